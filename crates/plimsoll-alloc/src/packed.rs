@@ -399,7 +399,7 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
     /// Checks that reserved memory is what blocks use plus what is free.
     ///
     /// # Errors
-    /// The first rule that is broken.
+    /// The first broken rule.
     pub fn check(&self) -> Result<(), Violation> {
         let arenas = self.pages.arenas.values();
         let (mut pages, mut free_bytes) = (0, 0);

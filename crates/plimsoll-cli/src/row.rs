@@ -23,7 +23,7 @@ pub(crate) fn is_file(text: &str) -> bool {
 /// The description of the GPU in a file.
 ///
 /// # Errors
-/// The file cannot be read, or is not a row.
+/// If the file cannot be read, or is not a row.
 pub(crate) fn read(path: &str) -> Result<String, Failure> {
     let unreadable = |why: String| Failure::new(Exit::Unreadable, format!("{path}: {why}"));
     let file = Path::new(path.trim());

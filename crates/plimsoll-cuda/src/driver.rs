@@ -124,7 +124,7 @@ impl Driver {
     /// Opens and initializes the driver.
     ///
     /// # Errors
-    /// The driver is missing or finds no device.
+    /// If the driver is missing or finds no device.
     pub(crate) fn open(search: &Search) -> Result<Driver> {
         let library = Library::open(
             Wanted {

@@ -92,7 +92,8 @@ impl Gpu {
     /// Opens a device. Each stream that runs products uses `workspace_bytes` of device memory for cuBLASLt.
     ///
     /// # Errors
-    /// The driver is missing, too old, or finds no such device; the device is too old, or lacks memory for a context.
+    /// If the driver is missing, too old, or finds no such device, or if the device is too old, or lacks memory for a
+    /// context.
     pub fn open(ordinal: u32, search: Search, workspace_bytes: u64) -> Result<Arc<Gpu>> {
         let driver = Driver::open(&search)?;
         let device = driver.device(ordinal)?;
@@ -145,7 +146,7 @@ impl Gpu {
     /// The number of devices that the driver finds.
     ///
     /// # Errors
-    /// The driver is missing or finds no devices.
+    /// If the driver is missing or finds no devices.
     pub fn count(search: &Search) -> Result<u32> {
         Driver::open(search)?.device_count()
     }
@@ -186,7 +187,7 @@ impl Gpu {
     /// call on this handle fails.
     ///
     /// # Errors
-    /// The driver's errors; the handle was already reset.
+    /// The driver's errors, or if the handle was already reset.
     pub fn reset(&self) -> Result<()> {
         if self.is_reset.swap(true, Ordering::SeqCst) {
             return Err(CudaError::Reset { ordinal: self.facts.ordinal });
@@ -243,7 +244,7 @@ impl Gpu {
     /// Queues a piece of work. An error that its kernel detects is returned by [`Gpu::take_fault`] with `id`.
     ///
     /// # Errors
-    /// A library is missing; a kernel does not compile; the driver's errors.
+    /// If a library is missing or a kernel does not compile; also the driver's errors.
     pub fn run(&self, step: Step, on: StreamId, id: u64) -> Result<()> {
         self.bind()?;
         self.launches.fetch_add(1, Ordering::Relaxed);
@@ -328,7 +329,7 @@ impl Gpu {
     /// asynchronous, for every device of the process.
     ///
     /// # Errors
-    /// The driver's errors: pages that cannot be locked, or are locked already.
+    /// The driver's errors: for example, the pages cannot be locked, or are already locked.
     pub fn register(&self, address: u64, bytes: u64) -> Result<()> {
         self.bind()?;
         self.driver.host_register(address, bytes)
@@ -436,7 +437,7 @@ impl Gpu {
     /// Measures the time of a piece of work on a stream, in milliseconds.
     ///
     /// # Errors
-    /// The errors of the driver and of the work.
+    /// Errors of the driver or of the work.
     pub fn time<E: From<CudaError>>(
         &self,
         on: StreamId,

@@ -94,7 +94,7 @@ impl Nccl {
     /// Opens the library.
     ///
     /// # Errors
-    /// The library is missing or too old.
+    /// If the library is missing or too old.
     pub(crate) fn open(search: &Search) -> Result<Arc<Nccl>> {
         without_multicast();
         let library = Library::open(NCCL, search)?;

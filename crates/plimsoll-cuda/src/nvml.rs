@@ -65,7 +65,7 @@ impl Nvml {
     /// Opens and initializes the library.
     ///
     /// # Errors
-    /// The library is missing, or finds no driver.
+    /// If the library is missing, or finds no driver.
     pub(crate) fn open(search: &Search) -> Result<Nvml> {
         let wanted = Wanted {
             library: "NVML",

@@ -95,7 +95,7 @@ impl Probe {
     /// Opens a GPU by CUDA's number. No context is created.
     ///
     /// # Errors
-    /// The driver is missing or too old, or there is no such GPU.
+    /// If the driver is missing or too old, or there is no such GPU.
     pub fn open(ordinal: u32, search: &Search) -> Result<Probe> {
         let nvml = Nvml::open(search).ok();
         let before: Vec<Option<Memory>> = nvml.as_ref().and_then(|it| it.all().ok()).unwrap_or_default();
@@ -174,7 +174,7 @@ impl Probe {
     /// Creates the context. Returns its bytes, with those of [`Probe::init_bytes`].
     ///
     /// # Errors
-    /// Errors of the driver; the GPU lacks memory for a context.
+    /// Errors of the driver, or if the GPU lacks memory for a context.
     pub fn enter(&mut self) -> Result<u64> {
         let before = self.used_bytes()?;
         let context = self.driver.retain_context(self.device)?;

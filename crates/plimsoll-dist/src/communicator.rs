@@ -59,7 +59,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// The ranks are not in ascending order, one is not a rank of this group, or this rank is not among them.
+    /// If the ranks are not in ascending order, one is not a rank of this group, or this rank is not among them.
     pub fn new_group(&self, ranks: &[usize], name: &str) -> Result<Communicator> {
         let part = Part::of(Arc::clone(&self.transport), ranks).ok_or_else(|| {
             let why = format!(
@@ -113,7 +113,7 @@ impl Communicator {
     /// stored this rank's part at index `rank`.
     ///
     /// # Errors
-    /// The buffer does not divide into equal parts, or a rank is lost, late, or in another collective.
+    /// If the buffer does not divide into equal parts, or a rank is lost, late, or in another collective.
     pub fn all_gather<'a>(&self, buffer: &mut [u8], content: impl Into<Content<'a>>) -> Result<()> {
         let part = self.part(Op::AllGather, buffer.len())?;
         let call = self.begin(Op::AllGather, buffer.len(), content.into());
@@ -133,7 +133,7 @@ impl Communicator {
     /// Sends part r of `send` to rank r, and fills part r of `receive` with the part that rank r sent to this one.
     ///
     /// # Errors
-    /// The errors of [`Communicator::all_gather`]; also if the buffers differ in size.
+    /// The same errors as [`Communicator::all_gather`]; also if the buffers differ in size.
     pub fn all_to_all<'a>(
         &self,
         send: &[u8],
@@ -157,7 +157,7 @@ impl Communicator {
     /// Copies the buffer of rank `root` to all ranks.
     ///
     /// # Errors
-    /// `root` is not a rank, or a rank is lost, late, or in another collective.
+    /// If `root` is not a rank, or a rank is lost, late, or in another collective.
     pub fn broadcast<'a>(
         &self,
         buffer: &mut [u8],
@@ -183,7 +183,7 @@ impl Communicator {
     /// Waits until all ranks have called this.
     ///
     /// # Errors
-    /// A rank is lost, late, or in another collective.
+    /// If a rank is lost, late, or in another collective.
     pub fn barrier(&self) -> Result<()> {
         self.meet(&self.begin(Op::Barrier, 0, Content::default()))
     }
@@ -192,7 +192,7 @@ impl Communicator {
     /// ranks have made this call, and compares it with theirs.
     ///
     /// # Errors
-    /// With `checks`: a rank is lost, late, or in another collective.
+    /// With `checks`, if a rank is lost, late, or in another collective.
     pub fn announce<'a>(
         &self,
         op: Op,

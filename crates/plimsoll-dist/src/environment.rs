@@ -90,7 +90,7 @@ impl Environment {
     /// address.
     ///
     /// # Errors
-    /// The errors of [`Environment::read`].
+    /// The same errors as [`Environment::read`].
     pub fn of_process() -> Result<Option<Environment>> {
         Environment::read(&|name| std::env::var(name).ok())
     }
@@ -102,7 +102,7 @@ impl Environment {
     /// from a launcher's variables.
     ///
     /// # Errors
-    /// A variable is missing or not a number, the rank is not below the size, or two launchers disagree.
+    /// If a variable is missing or not a number, the rank is not below the size, or two launchers disagree.
     pub fn read(read: Read<'_>) -> Result<Option<Environment>> {
         let mut sources = Vec::from_iter(torchrun(read)?);
         if sources.is_empty() {

@@ -91,8 +91,8 @@ impl World {
     /// Joins the other ranks, and waits until all have joined.
     ///
     /// # Errors
-    /// The store cannot be reached or its port is taken; some ranks do not join in time (the error names them); or a rank has
-    /// different options or a different version of this library.
+    /// If the store cannot be reached or its port is taken, some ranks do not join in time (the error names them), or a
+    /// rank has different options or a different version of this library.
     pub fn join(environment: Environment, options: &JoinOptions) -> Result<World> {
         let Environment { rank, size, port, .. } = environment;
         let until = Instant::now() + options.timeout;

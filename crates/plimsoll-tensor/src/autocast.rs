@@ -57,7 +57,7 @@ pub fn dtype() -> Option<DType> {
 /// ```
 ///
 /// # Errors
-/// The errors of `f`; a type other than `float16` and `bfloat16`.
+/// The errors of `f`, or if the type is neither `float16` nor `bfloat16`.
 pub fn autocast<T, E: From<Error>>(
     lower: impl Into<Option<DType>>,
     f: impl FnOnce() -> std::result::Result<T, E>,
@@ -82,7 +82,7 @@ pub fn autocast<T, E: From<Error>>(
 /// ```
 ///
 /// # Errors
-/// Out of memory.
+/// If memory runs out.
 pub fn lower(x: &Tensor) -> Result<Tensor> {
     match autocast_mode::lower() {
         Some(to) if x.dtype().is_float() && x.dtype() != DType::F64 => cast(x, to),

@@ -56,7 +56,7 @@ impl GraphPool {
     /// captured before: it could overwrite tensors that `f` leaves in the pool.
     ///
     /// # Errors
-    /// The errors of the allocator and of `f`.
+    /// Errors of the allocator or of `f`.
     pub fn serve<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let _served = self.pool.use_here().map_err(|source| refused(&self.device, source))?;
         f()
@@ -125,8 +125,9 @@ impl Graph {
     /// device and empties its cache. It leaves the random state of the device and of generators unchanged.
     ///
     /// # Errors
-    /// The errors of `f`; [`Error::Captured`] for operations that cannot be replayed (reading a value, waiting, copying values
-    /// from the host, using another stream); a synchronous device; a capture within a capture. The device remains usable.
+    /// The errors of `f`; [`Error::Captured`] for operations that cannot be replayed (reading a value, waiting, copying
+    /// values from the host, using another stream). Also if the device is synchronous, or a capture is already under
+    /// way. The device remains usable.
     pub fn capture<T>(
         device: &Device,
         pool: Option<&GraphPool>,
@@ -250,8 +251,8 @@ impl Graph {
     /// replays.
     ///
     /// # Errors
-    /// A different kind of rule; a length of `steps` other than the number of parameters; [`Error::Captured`] if the rule needs
-    /// different launches, so that the step must be captured again.
+    /// If the kind of rule differs, or the length of `steps` is not the number of parameters; [`Error::Captured`] if
+    /// the rule needs different launches, so that the step must be captured again.
     pub fn set_step(&mut self, step: usize, rule: &Rule, steps: &[u64]) -> Result<()> {
         let Some(captured) = self.steps.get(step) else {
             let message = format!("step {step} is out of range: the graph has {} steps", self.steps.len());

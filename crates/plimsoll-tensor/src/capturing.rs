@@ -136,7 +136,7 @@ pub(crate) fn allow_branch(device: usize, stream: StreamId) {
 /// Refuses work on a stream other than the captured one and its branch.
 ///
 /// # Errors
-/// The errors of [`refuse`].
+/// The same errors as [`refuse`].
 #[inline]
 pub(crate) fn check_stream(device: usize, on: StreamId, op: &'static str) -> Result<()> {
     if !is_open(device) {

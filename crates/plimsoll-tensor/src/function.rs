@@ -144,7 +144,7 @@ impl FunctionBackward<'_> {
     /// of the graph. A nested backward pass inside the derivative that asks for its gradient ends at it.
     ///
     /// # Errors
-    /// Fewer tensors were saved; the tensor was changed in place after it was saved.
+    /// If fewer tensors were saved, or the tensor was changed in place after it was saved.
     pub fn saved(&self, i: usize) -> Result<Tensor> {
         Ok(if is_grad_enabled() && self.given.is_none() { own(&self.linked(i)?) } else { self.linked(i)? })
     }

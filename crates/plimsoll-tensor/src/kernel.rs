@@ -68,7 +68,7 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// Computes on host memory.
     ///
     /// # Errors
-    /// Errors that depend on values, such as an index out of range; an operator without a CPU kernel.
+    /// Errors that depend on values, such as an index out of range; also if an operator has no CPU kernel.
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         drop(call);
         Err(Error::NoKernel { op: self.name(), device: "cpu" })

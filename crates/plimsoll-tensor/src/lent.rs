@@ -42,7 +42,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Another tensor is already gathered from these rows.
+    /// If another tensor is already gathered from these rows.
     pub fn lent(
         rows: &Tensor,
         len: usize,
@@ -96,7 +96,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The tensor is not contiguous, or has fewer elements.
+    /// If the tensor is not contiguous, or has fewer elements.
     pub fn window(&self, start: usize, len: usize) -> Result<Tensor> {
         if !self.is_contiguous() || start.checked_add(len).is_none_or(|end| end > self.numel()) {
             let message = format!(

@@ -170,7 +170,7 @@ pub trait Operator: Kernel {
     /// Returns the shape, type and layout of each output. Checks that the inputs fit together.
     ///
     /// # Errors
-    /// Inputs that do not fit: [`Error::shape`], [`Error::DType`], [`Error::argument`].
+    /// If the inputs do not fit: [`Error::shape`], [`Error::DType`], [`Error::argument`].
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs>;
 
     /// Whether the kernels can work on an input with this layout. Otherwise the input is first copied into row-major order;
@@ -219,7 +219,7 @@ pub trait Operator: Kernel {
     /// operations, so that it can itself be differentiated. It is called only for floating-point outputs.
     ///
     /// # Errors
-    /// The errors of its operations; an operator without a derivative.
+    /// The errors of its operations, or if an operator has no derivative.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let _ = at;
         Err(Error::autograd(
@@ -271,7 +271,7 @@ impl Backward<'_> {
     /// A saved input. It is part of the graph if the derivative is itself recorded.
     ///
     /// # Errors
-    /// It was changed in place after it was saved.
+    /// If it was changed in place after it was saved.
     ///
     /// # Panics
     /// If [`Operator::saves`] did not name it.
@@ -282,7 +282,7 @@ impl Backward<'_> {
     /// A saved output, like [`Backward::input`].
     ///
     /// # Errors
-    /// It was changed in place after it was saved.
+    /// If it was changed in place after it was saved.
     ///
     /// # Panics
     /// If [`Operator::saves`] did not name it.

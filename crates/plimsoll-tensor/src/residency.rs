@@ -54,7 +54,7 @@ impl Tensor {
     /// back. Does nothing if they are not on the device.
     ///
     /// # Errors
-    /// A guard keeps the bytes on the device; the tensor is in pinned memory; pinned memory cannot be allocated.
+    /// If a guard keeps the bytes on the device, the tensor is in pinned memory, or pinned memory cannot be allocated.
     pub fn offload(&self) -> Result<()> {
         self.device().late_error()?;
         self.data().storage.offload()
@@ -75,8 +75,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The tensor is a view of part of its storage; a guard keeps the bytes on the device; the tensor is in pinned
-    /// memory.
+    /// If the tensor is a view of part of its storage, a guard keeps the bytes on the device, or the tensor is in
+    /// pinned memory.
     pub fn evict_with(&self, recipe: impl Fn() -> Result<Tensor> + Send + Sync + 'static) -> Result<()> {
         const NAME: &str = "evict_with";
         if !self.is_whole() {

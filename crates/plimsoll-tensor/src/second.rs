@@ -93,7 +93,7 @@ pub(crate) fn through(
 /// tensors, as linked in the graph, and the incoming gradients.
 ///
 /// # Errors
-/// A tensor that cannot be saved.
+/// If the tensor cannot be saved.
 pub(crate) fn record(
     node: &Arc<Node>,
     saved: &[Tensor],

@@ -83,7 +83,7 @@ impl Stream {
     /// Whether all work on this stream is done. Like `torch.cuda.Stream.query`.
     ///
     /// # Errors
-    /// The errors of [`Stream::synchronize`].
+    /// The same errors as [`Stream::synchronize`].
     pub fn query(&self) -> Result<bool> {
         self.record_event()?.query()
     }
@@ -92,7 +92,7 @@ impl Stream {
     /// `torch.cuda.Stream.wait_stream`.
     ///
     /// # Errors
-    /// The errors of [`Stream::synchronize`].
+    /// The same errors as [`Stream::synchronize`].
     pub fn wait_stream(&self, other: &Stream) -> Result<()> {
         if self == other { Ok(()) } else { self.wait_event(&other.record_event()?) }
     }
@@ -101,7 +101,7 @@ impl Stream {
     /// device. Like `torch.cuda.Stream.wait_event`.
     ///
     /// # Errors
-    /// The errors of [`Stream::synchronize`].
+    /// The same errors as [`Stream::synchronize`].
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         event.wait(self)
     }
@@ -109,7 +109,7 @@ impl Stream {
     /// Records an event after the work that is now on this stream. Like `torch.cuda.Stream.record_event`.
     ///
     /// # Errors
-    /// The errors of [`Stream::synchronize`].
+    /// The same errors as [`Stream::synchronize`].
     pub fn record_event(&self) -> Result<Event> {
         let event = Event::new();
         event.record(self)?;
@@ -261,7 +261,7 @@ impl Event {
     /// Makes later work on `stream` wait for this event. Like `torch.cuda.Event.wait`.
     ///
     /// # Errors
-    /// The errors of [`Event::record`].
+    /// The same errors as [`Event::record`].
     pub fn wait(&self, stream: &Stream) -> Result<()> {
         let recorded = self.lock();
         if let (Some(Recorded { at: Some(at), .. }), Some(clocks)) =
@@ -278,7 +278,7 @@ impl Event {
     /// Waits on the host until the work before this event is done. Like `torch.cuda.Event.synchronize`.
     ///
     /// # Errors
-    /// The errors of [`Event::record`].
+    /// The same errors as [`Event::record`].
     pub fn synchronize(&self) -> Result<()> {
         let recorded = self.lock();
         let Some(Recorded { device, id, .. }) = &*recorded else { return Ok(()) };
@@ -292,7 +292,7 @@ impl Event {
     /// Whether the work before this event is done. Like `torch.cuda.Event.query`.
     ///
     /// # Errors
-    /// The errors of [`Event::record`].
+    /// The same errors as [`Event::record`].
     pub fn query(&self) -> Result<bool> {
         let recorded = self.lock();
         let Some(Recorded { device, id, .. }) = &*recorded else { return Ok(true) };

@@ -95,7 +95,8 @@ impl Traced {
     /// Runs the function, which should be the same one each time.
     ///
     /// # Errors
-    /// The errors of `f`; out of memory for the arena; a call inside of another one on this thread.
+    /// The errors of `f`; also if memory runs out for the arena, or this is called inside another call on the same
+    /// thread.
     pub fn run<T>(&mut self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         if planned::is_active() {
             return Err(Error::argument("traced", "a traced function cannot run inside of another one"));

@@ -57,7 +57,7 @@ impl World {
     /// environment of this process instead.
     ///
     /// # Errors
-    /// The errors of [`init_from_env`]; also an error if another rank has different `options`.
+    /// The same errors as [`init_from_env`]; also if another rank has different `options`.
     pub fn join(environment: Option<Environment>, mut options: JoinOptions) -> Result<World> {
         let Some(environment) = environment else { return Ok(World::single()) };
         if let Ok(text) = std::env::var("PLIMSOLL_COLLECTIVE_TIMEOUT_S") {

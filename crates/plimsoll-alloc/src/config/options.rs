@@ -321,8 +321,8 @@ impl Config {
     /// [`max_non_split_rounding_bytes`](Self::max_non_split_rounding_bytes) to the same, as PyTorch does.
     ///
     /// # Errors
-    /// It is not a whole number of MiB, is at most 10 MiB (every block cut from a segment must fit in
-    /// one), or is more than [`max_split_bytes`](Self::max_split_bytes).
+    /// If it is not a whole number of MiB, is at most 10 MiB (every block cut from a segment must fit in one), or is
+    /// more than [`max_split_bytes`](Self::max_split_bytes).
     pub fn with_large_segment_bytes(self, bytes: u64) -> Result<Self, InvalidOption> {
         whole_mebibytes(bytes)?;
         if bytes <= MIN_OWN_SEGMENT_BYTES {
@@ -346,7 +346,7 @@ impl Config {
     /// Sets [`roundup_power2_divisions`](Self::roundup_power2_divisions).
     ///
     /// # Errors
-    /// Unless each entry is a power of two, or 0.
+    /// If an entry is neither a power of two nor 0.
     pub fn with_roundup_power2_divisions(
         self,
         divisions: [u64; ROUNDUP_ENTRIES],

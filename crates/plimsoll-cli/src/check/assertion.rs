@@ -85,7 +85,7 @@ impl Assertion {
     /// responsible lines to list.
     ///
     /// # Errors
-    /// The baseline does not have the device.
+    /// If the baseline does not have the device.
     pub(super) fn of(
         want: Want,
         explained: &Explained,

@@ -28,7 +28,7 @@ pub(crate) type File<'bytes> = (PathBuf, &'bytes [u8]);
 /// The folder for temporary files: TMPDIR, or another folder if it cannot be used.
 ///
 /// # Errors
-/// No folder can be used.
+/// If no folder can be used.
 pub(crate) fn temporary() -> Result<PathBuf, Failure> {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let others = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
@@ -56,7 +56,7 @@ pub(crate) fn unwritable(folder: &Path, why: &io::Error) -> Failure {
 /// temporary folder, which is not removed.
 ///
 /// # Errors
-/// No folder can be written to.
+/// If no folder can be written to.
 pub(crate) fn installed(name: &str, files: &[File<'_>], instead: Option<&Path>) -> Result<PathBuf, Failure> {
     let mut hasher = DefaultHasher::new();
     files.hash(&mut hasher);

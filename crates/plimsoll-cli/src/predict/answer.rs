@@ -58,7 +58,7 @@ impl Outcome {
     /// The result of a run, from how it ended and from its processes' reports.
     ///
     /// # Errors
-    /// A snapshot that cannot be read.
+    /// If a snapshot cannot be read.
     pub(super) fn of(job: &Job, target: &Target) -> Result<Outcome, Failure> {
         let Job { ended, reports, host, .. } = job;
         let mut host = Node::of(host, reports, target.machine);

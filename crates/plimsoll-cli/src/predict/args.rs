@@ -137,7 +137,7 @@ impl PredictArgs {
     /// The GPU that the options describe.
     ///
     /// # Errors
-    /// An unknown name, an invalid compute capability, a device smaller than the context.
+    /// If the name is unknown, the compute capability is invalid, or the device is smaller than the context.
     pub(super) fn target(&self) -> Result<Target, Failure> {
         let target =
             Target::of(self.gpu.as_deref(), self.cc.as_deref(), self.context, self.others.unwrap_or(0))?;

@@ -84,8 +84,8 @@ impl Target {
     /// The GPU that `--gpu` and `--cc` name. Without them, it is this machine's GPU. `others_bytes` of it belong to other programs.
     ///
     /// # Errors
-    /// An unknown name, an invalid compute capability, a row that cannot be read, a device smaller than the context and what
-    /// others use.
+    /// If the name is unknown, the compute capability is invalid, a row cannot be read, or the device is smaller than
+    /// the context and what others use.
     pub(super) fn of(
         gpu: Option<&str>,
         cc: Option<&str>,

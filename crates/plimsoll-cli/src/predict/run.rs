@@ -44,7 +44,8 @@ impl Run {
     /// Runs a command to its end.
     ///
     /// # Errors
-    /// The command cannot be started or waited for; a folder cannot be created; a report cannot be read.
+    /// If the command cannot be started or waited for, the folder cannot be created, or a report cannot be
+    /// read.
     pub(super) fn of(
         args: &PredictArgs,
         command: &[OsString],

@@ -15,7 +15,7 @@ struct Point {
 /// no larger value fits. `peak` runs with a value, and returns the peak in bytes if it fits.
 ///
 /// # Errors
-/// The errors of `peak`.
+/// The same errors as `peak`.
 pub(crate) fn largest<E>(
     from: u64,
     to: u64,
@@ -53,7 +53,7 @@ pub(crate) fn largest<E>(
 /// It works like [`largest`], but tries large values only if the results of smaller ones suggest that they fit.
 ///
 /// # Errors
-/// The errors of `peak`.
+/// The same errors as `peak`.
 pub(crate) fn largest_above<E>(
     (own, own_bytes): (u64, u64),
     most: u64,

@@ -116,7 +116,7 @@ impl Program {
     /// The GPU.
     ///
     /// # Errors
-    /// An unknown name, an invalid compute capability, a device smaller than the context.
+    /// If the name is unknown, the compute capability is invalid, or the device is smaller than the context.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
         Ok(self.args(&Set::default(), Vec::new()).target()?.in_machine(self.machine))
     }
@@ -197,7 +197,7 @@ pub(crate) fn ample(target: &Target) -> Target {
 /// Calls the closure, which can try sets.
 ///
 /// # Errors
-/// The stand-in is missing; system errors.
+/// If the stand-in is missing, or a system call fails.
 pub(crate) fn during<T>(
     program: &Program,
     target: &Target,
@@ -246,7 +246,7 @@ pub(crate) fn during<T>(
 /// Runs the program separately, at the GPU's size.
 ///
 /// # Errors
-/// The stand-in is missing; system errors.
+/// If the stand-in is missing, or a system call fails.
 pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Trial, Failure> {
     let session = Session::begin()?;
     let timeout = program.timeout.unwrap_or(FIRST_LIMIT);

@@ -45,7 +45,7 @@ impl Answers {
     /// Creates the folder.
     ///
     /// # Errors
-    /// The folder cannot be created.
+    /// If the folder cannot be created.
     pub(super) fn of(set: &Set) -> Result<Answers, Failure> {
         let parent = cache::temporary()?;
         let folder = tempfile::Builder::new().prefix("plimsoll-run-").tempdir_in(&parent);

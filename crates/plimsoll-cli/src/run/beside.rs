@@ -24,7 +24,7 @@ use crate::processes;
 /// it explains an end by a signal.
 ///
 /// # Errors
-/// Techniques are not applied; the command cannot be started.
+/// If techniques are not applied, or the command cannot be started.
 pub(super) fn run(
     command: &mut Command,
     mut answers: Option<Answers>,

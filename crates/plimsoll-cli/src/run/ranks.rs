@@ -40,8 +40,8 @@ struct Rank {
 /// Checks that a set can use this many GPUs.
 ///
 /// # Errors
-/// The set has fsdp or tensor-parallel, which need several GPUs, but there is only one; or there
-/// are several GPUs, but the set has neither.
+/// If the set has fsdp or tensor-parallel, which need several GPUs, but there is only one, or if there are several
+/// GPUs, but the set has neither.
 pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
     let is_sharded = set.is_some_and(|set| set.needs_ranks());
     let message = match (is_sharded, devices) {
@@ -58,7 +58,7 @@ pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
 /// that failed.
 ///
 /// # Errors
-/// The program cannot be started.
+/// If the program cannot be started.
 pub(super) fn run(
     number: u32,
     mut answers: Option<Answers>,

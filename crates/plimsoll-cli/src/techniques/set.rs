@@ -17,7 +17,7 @@ impl Set {
     /// Reads `checkpoint=4,chunked-loss`.
     ///
     /// # Errors
-    /// An unknown name, a name that occurs twice, a value that is missing or of the wrong kind.
+    /// If a name is unknown or occurs twice, or a value is missing or of the wrong kind.
     pub(crate) fn parse(text: &str) -> Result<Set, String> {
         let mut set = Set::default();
         for word in text.split([',', '+']).map(str::trim).filter(|word| !word.is_empty()) {

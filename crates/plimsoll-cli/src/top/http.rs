@@ -70,7 +70,7 @@ fn bound(address: SocketAddr) -> Result<TcpListener, Failure> {
 /// Serves until the user ends it.
 ///
 /// # Errors
-/// The address cannot be used.
+/// If the address cannot be used.
 pub(super) fn serve(address: SocketAddr) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::new(Exit::Unreadable, format!("--prometheus {address}: {why}"));
     let listener = bound(address)?;
@@ -87,7 +87,7 @@ fn announce(listener: &TcpListener) {
 /// Starts a process that serves concurrently with this one, until this one ends.
 ///
 /// # Errors
-/// The address cannot be used; the process cannot be started.
+/// If the address cannot be used, or the process cannot be started.
 pub(crate) fn beside(address: SocketAddr) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::new(Exit::Unreadable, format!("--prometheus {address}: {why}"));
     let listener = bound(address)?;
@@ -102,7 +102,7 @@ pub(crate) fn beside(address: SocketAddr) -> Result<(), Failure> {
 /// Serves on the socket that is stdin until a process ends.
 ///
 /// # Errors
-/// Stdin is not a socket.
+/// If stdin is not a socket.
 pub(super) fn until(pid: u32) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::new(Exit::Unreadable, format!("--until: {why}"));
     let socket = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;

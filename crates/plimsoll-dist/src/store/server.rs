@@ -57,7 +57,7 @@ impl Server {
     /// Listens at an address; port 0 chooses a free one.
     ///
     /// # Errors
-    /// An error of the operating system: for example, the port is taken, or the address is not this host's.
+    /// An error of the operating system: for example, the port is in use, or this host does not have the address.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
         let (address, shared) = (listener.local_addr()?, Arc::new(Shared::default()));

@@ -61,7 +61,8 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// for each of them. The default is an error.
     ///
     /// # Errors
-    /// The errors of [`Transport::exchange`]; also if this transport cannot exchange bytes among some of its ranks.
+    /// The same errors as [`Transport::exchange`]; also if this transport cannot exchange bytes among some of its
+    /// ranks.
     fn exchange_among(
         &self,
         ranks: &[usize],

@@ -39,7 +39,7 @@ thread_local! {
 /// ```
 ///
 /// # Errors
-/// No backward pass runs on this thread.
+/// If no backward pass is running on this thread.
 pub fn queue_callback(f: impl FnOnce() -> Result<()> + 'static) -> Result<()> {
     PASSES.with_borrow_mut(|passes| {
         if passes.depth == 0 {

@@ -33,7 +33,7 @@ impl Saved {
     /// Saves these values in the way that is set on this thread. `pack` runs with no lock held.
     ///
     /// # Errors
-    /// A tensor made in inference mode, which `op` cannot save; errors of `pack`.
+    /// If `op` cannot save a tensor because it was made in inference mode; also errors of `pack`.
     pub(crate) fn new(data: &Data, op: &'static str) -> Result<Saved> {
         if data.storage.is_inference() {
             let message = "an inference tensor (made in `inference_mode`) cannot be saved for the backward pass: `copy` it \
@@ -70,7 +70,7 @@ impl Saved {
     /// Returns the values for the derivative of `node`.
     ///
     /// # Errors
-    /// The storage was changed in place after it was saved; errors of `unpack`.
+    /// If the storage was changed in place after it was saved; also errors of `unpack`.
     pub(crate) fn get(&self, node: &'static str) -> Result<Data> {
         match self {
             Saved::Kept { data, version } => {
@@ -103,7 +103,7 @@ impl<K: Copy + PartialEq> Unpacked<K> {
     /// The values of `saved`, which this derivative identifies by `key`.
     ///
     /// # Errors
-    /// The errors of [`Saved::get`].
+    /// The same errors as [`Saved::get`].
     pub(crate) fn get(&self, key: K, saved: &Saved, node: &'static str) -> Result<Data> {
         if !saved.is_packed() {
             return saved.get(node);

@@ -41,8 +41,8 @@ use crate::tensor::Tensor;
 /// ```
 ///
 /// # Errors
-/// The errors of `f`. In the backward pass: the errors of its second run, and an output whose layout differs from the
-/// first.
+/// The errors of `f`. In the backward pass, the errors of its second run, or if an output's layout differs from the
+/// first run's.
 pub fn recompute_output<F>(f: F, inputs: &[&Tensor]) -> Result<Tensor>
 where
     F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
@@ -62,7 +62,7 @@ impl Tensor {
     /// same values in the same layout. Does nothing if this tensor requires no gradient.
     ///
     /// # Errors
-    /// An input that cannot be saved.
+    /// If an input cannot be saved.
     pub fn recompute_with<F>(&self, f: F, inputs: &[&Tensor]) -> Result<()>
     where
         F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,

@@ -33,8 +33,8 @@ use super::first_run::FirstRun;
 /// ```
 ///
 /// # Errors
-/// The errors of `f`. In the backward pass: the errors of its second run, and a second run that saves different tensors from
-/// the first.
+/// The errors of `f`. In the backward pass, the errors of its second run, or if an output's layout differs from the
+/// first run's.
 pub fn checkpoint<F>(f: F, inputs: &[&Tensor]) -> Result<Tensor>
 where
     F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,

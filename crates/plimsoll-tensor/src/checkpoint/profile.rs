@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 /// keeps what it saves. Random numbers and running statistics stay as they are.
 ///
 /// # Errors
-/// The errors of the blocks; a block that changes its input in place.
+/// The errors of the blocks, or if a block changes its input in place.
 pub(super) fn profile(blocks: &dyn Sequence, input: &Tensor) -> Result<Vec<BlockCost>> {
     // Nothing is saved here: an enclosing checkpoint would count it.
     let recipes_are_used = !hooks_are_open();

@@ -16,8 +16,8 @@ impl Schedule {
     /// The schedule of a sequence whose blocks have these costs.
     ///
     /// # Errors
-    /// No segment, or more segments than blocks; fewer bytes than any schedule keeps, with the number that it takes; times that
-    /// are not finite, and bytes whose sum is over 2⁶³.
+    /// If there are no segments, or more segments than blocks; if the budget is below what every schedule keeps (the
+    /// error has the least that one needs); if times are not finite, or the bytes add up to more than 2⁶³.
     pub fn of(blocks: &[BlockCost], budget: Budget) -> Result<Schedule> {
         let bytes = |block: &BlockCost| {
             [block.input_bytes, block.inner_bytes, block.recipe_bytes, block.output_bytes].map(u128::from)

@@ -33,7 +33,7 @@ use crate::tensor::Tensor;
 /// ```
 ///
 /// # Errors
-/// The errors of [`checkpoint`] and [`Schedule::of`].
+/// The same errors as [`checkpoint`] and [`Schedule::of`].
 pub fn checkpoint_sequential(
     functions: &[Step],
     budget: impl Into<Budget>,
@@ -81,7 +81,7 @@ impl Checkpointer {
     /// Runs the functions, which must be the same ones each time.
     ///
     /// # Errors
-    /// The errors of [`checkpoint_sequential`].
+    /// The same errors as [`checkpoint_sequential`].
     pub fn forward(&self, functions: &[Step], input: &Tensor) -> Result<Tensor> {
         self.forward_sequence(&shared(functions), input)
     }
@@ -89,7 +89,7 @@ impl Checkpointer {
     /// Runs a sequence, which must be the same one each time.
     ///
     /// # Errors
-    /// The errors of [`checkpoint_sequential`].
+    /// The same errors as [`checkpoint_sequential`].
     pub fn forward_sequence(&self, sequence: &Arc<dyn Sequence>, input: &Tensor) -> Result<Tensor> {
         let len = sequence.len();
         match self.budget {

@@ -45,7 +45,8 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// A missing library, with every place that was searched; a device that does not exist; settings that PyTorch rejects.
+    /// If a library is missing (the error lists every place that was searched), the device does not exist, or PyTorch
+    /// would reject the settings.
     pub fn cuda(ordinal: u32) -> Result<Device> {
         let mut open = lock(&OPEN);
         if let Some(device) = open.get(&ordinal).and_then(Weak::upgrade) {
@@ -65,7 +66,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// The driver is missing or finds no GPU.
+    /// If the driver is missing or finds no GPU.
     pub fn cuda_count() -> Result<u32> {
         let failed = |source| Error::Cuda { device: "cuda".to_owned(), op: "device_count", source };
         Gpu::count(&Search::from_env()).map_err(failed)
@@ -97,7 +98,8 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// A device without a context (the host, a simulated one); a handle from before an earlier reset; the driver's errors.
+    /// If the device has no context (the host or a simulated one), or the handle is from before an earlier reset; also
+    /// the driver's errors.
     pub fn reset(&self) -> Result<Device> {
         let mut open = lock(&OPEN);
         let Some(ordinal) = self.backend().reset() else {
@@ -128,7 +130,7 @@ pub struct CudaReport {
 /// Queries a GPU and opens all of its libraries.
 ///
 /// # Errors
-/// The errors of [`Device::cuda`].
+/// The same errors as [`Device::cuda`].
 pub fn cuda_report(ordinal: u32) -> Result<CudaReport> {
     let failed = |source| Error::Cuda { device: format!("cuda:{ordinal}"), op: "doctor", source };
     let search = Search::from_env();

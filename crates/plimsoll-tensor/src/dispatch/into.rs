@@ -50,9 +50,9 @@ impl Target {
 /// result is copied if it was computed elsewhere.
 ///
 /// # Errors
-/// Errors of `f` and of [`Tensor::copy_`]; a result of another shape than `out`, or of a dtype that `out` cannot hold; operands
-/// that require a gradient, outside `no_grad`; an operation that reads the old values of `out` after an earlier one wrote
-/// there.
+/// Errors of `f` and of [`Tensor::copy_`]. Also if the result's shape differs from that of `out`, or `out` cannot hold
+/// its dtype; if operands require a gradient outside `no_grad`; or if an operation reads the old values of `out` after
+/// an earlier one wrote there.
 pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> {
     const NAME: &str = "into_out";
     /// Restores the state, even if `f` panics.

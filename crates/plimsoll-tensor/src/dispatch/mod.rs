@@ -67,9 +67,9 @@ pub(crate) use watch::{ExecutedOperator, Watch, set_watch};
 /// Runs an operator on tensors of one device. Built-in and user-defined operators both run this way.
 ///
 /// # Errors
-/// Errors of the operator ([`Operator::infer`], its kernel); tensors on different devices; an input to change in place
-/// that is recorded, is expanded, or shares memory with another input; out of memory. After an error, outputs that were
-/// already allocated are freed.
+/// Errors of the operator ([`Operator::infer`], its kernel). Also if tensors are on different devices; if an input to
+/// change in place is recorded, is expanded, or shares memory with another input; or if memory runs out. After an
+/// error, outputs that were already allocated are freed.
 ///
 /// # Panics
 /// Without tensors: use [`create`] for an operator that has no inputs.
@@ -152,7 +152,7 @@ pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
 /// Runs an operator that has no inputs.
 ///
 /// # Errors
-/// The errors of [`call`].
+/// The same errors as [`call`].
 #[allow(clippy::needless_pass_by_value, reason = "as `call`")]
 pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
     match device.shares_operators() {

@@ -114,7 +114,7 @@ impl ProcessGroup {
     /// ```
     ///
     /// # Errors
-    /// There is no such dimension; out of memory; or [`Error::Distributed`].
+    /// If there is no such dimension, or memory runs out; or [`Error::Distributed`].
     pub fn all_gather_tensor(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
         self.region(Step::Gather(dim), x)
     }
@@ -132,8 +132,8 @@ impl ProcessGroup {
     /// ```
     ///
     /// # Errors
-    /// There is no such dimension, or the number of ranks does not divide it; the type is not a floating-point type; out of memory;
-    /// or [`Error::Distributed`].
+    /// If there is no such dimension, the number of ranks does not divide it, the type is not a floating-point type, or
+    /// memory runs out; or [`Error::Distributed`].
     pub fn reduce_scatter(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
         self.region(Step::Scatter(dim), x)
     }

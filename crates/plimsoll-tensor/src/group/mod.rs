@@ -199,7 +199,7 @@ impl ProcessGroup {
     /// `torch.distributed.all_gather_into_tensor`.
     ///
     /// # Errors
-    /// The sizes do not match; or [`Error::Distributed`].
+    /// If the sizes do not match; or [`Error::Distributed`].
     pub fn all_gather_into_tensor(&self, output: &Tensor, input: &Tensor) -> Result<()> {
         const NAME: &str = "all_gather_into_tensor";
         self.want_parts(NAME, output, input)?;
@@ -216,7 +216,7 @@ impl ProcessGroup {
     /// `torch.distributed.all_to_all_single` with equal parts.
     ///
     /// # Errors
-    /// The sizes do not match; or [`Error::Distributed`].
+    /// If the sizes do not match; or [`Error::Distributed`].
     pub fn all_to_all_single(&self, output: &Tensor, input: &Tensor) -> Result<()> {
         const NAME: &str = "all_to_all_single";
         want_alike(NAME, output, input)?;
@@ -235,8 +235,8 @@ impl ProcessGroup {
     /// the sum is not rounded.
     ///
     /// # Errors
-    /// The sizes or types do not match; the type is not a floating-point type; out of memory for the received parts; or
-    /// [`Error::Distributed`].
+    /// If the sizes or types do not match, the type is not a floating-point type, or memory runs out for the received
+    /// parts; or [`Error::Distributed`].
     pub fn reduce_scatter_tensor(&self, output: &Tensor, input: &Tensor, op: ReduceOp) -> Result<()> {
         const NAME: &str = "reduce_scatter_tensor";
         want_float(NAME, input.dtype())?;
@@ -255,7 +255,7 @@ impl ProcessGroup {
     /// tree over the ranks, in 32 bits or more. It has the same bits on all ranks and with any transport.
     ///
     /// # Errors
-    /// The type is not a floating-point type; out of memory for the received parts; or [`Error::Distributed`].
+    /// If the type is not a floating-point type, or memory runs out for the received parts; or [`Error::Distributed`].
     pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<()> {
         want_float("all_reduce", tensor.dtype())?;
         if self.size() == 1 {
@@ -288,7 +288,7 @@ impl ProcessGroup {
     /// Replaces the values of `tensor` by those of rank `src`, on all ranks. Like `torch.distributed.broadcast`.
     ///
     /// # Errors
-    /// `src` is not a rank; or [`Error::Distributed`].
+    /// If `src` is not a rank; or [`Error::Distributed`].
     pub fn broadcast(&self, tensor: &Tensor, src: usize) -> Result<()> {
         if src >= self.size() {
             let message = format!("rank {src} of {}: ranks are numbered from 0", self.size());

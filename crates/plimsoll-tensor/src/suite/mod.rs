@@ -205,7 +205,7 @@ pub fn check_near(case: &Case, device: &Device) -> std::result::Result<Outcome, 
 /// case in this type, the case counts as agreeing.
 ///
 /// # Errors
-/// The errors of [`check_near`]; also if the device rejects a case that the host accepts.
+/// The same errors as [`check_near`]; also if the device rejects a case that the host accepts.
 pub fn check_near_in(case: &Case, device: &Device, float: DType) -> std::result::Result<Outcome, String> {
     near(case, device, Form::Dense, float)
 }

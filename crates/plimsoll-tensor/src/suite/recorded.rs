@@ -139,7 +139,7 @@ const TOLERANCE: f64 = 1e-6;
 /// `float64`. A direction along which the first derivative jumps is left out.
 ///
 /// # Errors
-/// The difference; an operator without a second derivative ([`Error::Autograd`]).
+/// The difference, or [`Error::Autograd`] if an operator has no second derivative.
 pub fn check_second(case: &Case) -> Result<()> {
     if !case.differentiable {
         return Ok(());

@@ -110,8 +110,8 @@ impl Tensor {
     /// Sets whether a leaf requires a gradient. Returns another handle of the tensor. Like `Tensor.requires_grad_`.
     ///
     /// # Errors
-    /// A tensor that an operation made (it requires a gradient if its inputs do; `detach` it first); a dtype that cannot have a
-    /// gradient; outside [`inference_mode`](crate::inference_mode), a tensor that was made in it.
+    /// If an operation made the tensor (it requires a gradient if its inputs do; `detach` it first), the dtype cannot
+    /// have a gradient, or the tensor was made in [`inference_mode`](crate::inference_mode) and is used outside it.
     pub fn requires_grad_(&self, requires_grad: bool) -> Result<Tensor> {
         if !self.is_leaf() {
             return Err(Error::autograd(
@@ -168,7 +168,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A gradient whose shape, dtype or device differs from this tensor's. The old gradient is then kept.
+    /// If the gradient's shape, dtype or device differs from this tensor's. The old gradient is then kept.
     pub fn set_grad(&self, grad: impl Into<Option<Tensor>>) -> Result<()> {
         const NAME: &str = "set_grad";
         let Some(grad) = grad.into() else {
@@ -251,7 +251,7 @@ impl Tensor {
     /// Like `Tensor.record_stream`.
     ///
     /// # Errors
-    /// A stream of another device.
+    /// If the stream belongs to another device.
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
         if stream.device() != self.device() {
             return Err(Error::Device {

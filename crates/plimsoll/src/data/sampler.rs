@@ -44,7 +44,7 @@ pub trait Sampler: Send + Sync {
     /// The order of an epoch: as many samples as [`len`](Self::len). The same epoch always has the same order.
     ///
     /// # Errors
-    /// Out of host memory.
+    /// If host memory runs out.
     fn order(&self, epoch: u64) -> Result<Order, DataError>;
 
     /// Whether an epoch has no samples.

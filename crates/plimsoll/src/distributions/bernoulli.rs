@@ -25,7 +25,7 @@ impl Bernoulli {
     /// A distribution in which 1 has the probability `sigmoid(logits)`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn from_logits(logits: impl AsRef<Tensor>) -> Result<Bernoulli> {
         let logits = logits.as_ref().clone();
         Ok(Bernoulli { probs: logits.sigmoid()?, logits })
@@ -34,7 +34,7 @@ impl Bernoulli {
     /// A distribution in which 1 has this probability.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn from_probs(probs: impl AsRef<Tensor>) -> Result<Bernoulli> {
         let probs = probs.as_ref().clone();
         let inner = within(&probs)?;
@@ -55,7 +55,7 @@ impl Bernoulli {
     /// this one does not. Like `torch.distributions.kl_divergence(self, other)`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn kl_divergence(&self, other: &Bernoulli) -> Result<Tensor> {
         let of_value = |own: &Tensor, theirs: &Tensor, gap: Tensor| {
             let part = (own * gap)?.masked_fill(theirs.eq_scalar(0.0)?, f64::INFINITY)?;

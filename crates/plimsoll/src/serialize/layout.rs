@@ -171,8 +171,7 @@ impl<'a> Layout<'a> {
 /// Writes a state dict as a safetensors file, each tensor once. The file is replaced atomically.
 ///
 /// # Errors
-/// The disk is full, or the folder does not exist. The previous save is unchanged. Tensors without values. A model with a
-/// parameter that no [`members!`](crate::members) lists, because it would be lost.
+/// If the disk is full, the folder does not exist, or tensors have no values. The previous save is unchanged.
 pub fn save(dict: &StateDict, path: impl AsRef<Path>) -> Result<(), SerializeError> {
     check_listed("save", dict.iter().map(|(_, tensor)| tensor))?;
     save_as(dict.iter(), BTreeMap::new(), path.as_ref())

@@ -32,7 +32,7 @@ impl FolderLock {
     /// Takes the lock. On a file system without locks this always succeeds.
     ///
     /// # Errors
-    /// Another process has the lock; the error names that process. A folder that is missing or not writable.
+    /// If another process has the lock (the error names it), or the folder is missing or not writable.
     pub fn of(folder: impl AsRef<Path>) -> Result<FolderLock, SerializeError> {
         let folder = folder.as_ref();
         let path = folder.join(NAME);

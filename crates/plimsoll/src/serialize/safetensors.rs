@@ -56,8 +56,8 @@ impl SafetensorsFile {
     /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// A file that is not a safetensors file, is truncated, has overlapping tensors, or has a header that does not match its
-    /// checksum.
+    /// If the file is not a safetensors file, is truncated, has overlapping tensors, or has a header that does not
+    /// match its checksum.
     pub fn open(path: impl AsRef<Path>) -> Result<SafetensorsFile, SerializeError> {
         let path = path.as_ref();
         Self::open_alone(path).map_err(with_good)
@@ -167,7 +167,7 @@ impl SafetensorsFile {
     /// Reads all tensors and compares their checksums. A file without checksums passes if it can be read.
     ///
     /// # Errors
-    /// The first tensor that is damaged.
+    /// The first damaged tensor.
     pub fn verify(&self) -> Result<(), SerializeError> {
         self.entries.iter().try_for_each(|(name, entry)| self.read(name, entry).map(drop))
     }
@@ -268,7 +268,7 @@ pub(super) fn shape_of_rows(shape: &[usize], rows: usize) -> Vec<usize> {
 }
 
 /// # Errors
-/// Rows that a tensor does not have.
+/// If a tensor does not have these rows.
 pub(super) fn want_rows(name: &str, rows: &Range<usize>, count: usize) -> Result<(), SerializeError> {
     if rows.start <= rows.end && rows.end <= count {
         return Ok(());

@@ -61,7 +61,7 @@ pub(in crate::explain) fn is_database(path: &Path) -> bool {
 }
 
 /// # Errors
-/// The database cannot be read, or has no memory events.
+/// If the database cannot be read, or has no memory events.
 pub(super) fn said(path: &Path, shown: Shown) -> Result<Said, Failure> {
     let name = path.display();
     let unreadable = |why: String| Failure::new(Exit::Unreadable, why);

@@ -19,7 +19,7 @@ impl Pass<'_> {
     /// Runs the search. The first set is the unchanged program; if that does not run, no other set is tried.
     ///
     /// # Errors
-    /// The result of a set is missing.
+    /// If the result of a set is missing.
     pub(super) fn search(&mut self) -> Result<(), Missing> {
         let base = self.base()?;
         let goal = self.goal();

@@ -43,7 +43,7 @@ impl<'a> Pass<'a> {
     /// Returns the facts about a set.
     ///
     /// # Errors
-    /// The set has not been tried yet.
+    /// If the set has not been tried yet.
     pub(super) fn tried(&mut self, set: &Set) -> Result<&'a Fact, Missing> {
         if let Some(seen) = self.seen.iter().find(|it| it.set == *set) {
             return Ok(seen);

@@ -48,7 +48,7 @@ impl Judged {
     /// The process and device that decide the verdict; `None` if no memory was requested.
     ///
     /// # Errors
-    /// A snapshot cannot be read.
+    /// If a snapshot cannot be read.
     pub(crate) fn among(reports: &[Report], target: &Target) -> Result<Option<Judged>, Failure> {
         worst(reports).map(|(report, peaks)| Judged::of(report, peaks, target)).transpose()
     }

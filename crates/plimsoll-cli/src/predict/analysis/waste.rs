@@ -63,7 +63,7 @@ pub(crate) fn worthwhile(rows: &[Waste], peak_bytes: u64) -> Vec<Waste> {
 /// The files of these rows, with the new lines inserted.
 ///
 /// # Errors
-/// A file cannot be read, or has fewer lines than the rows say.
+/// If the file cannot be read, or has fewer lines than the rows say.
 pub(crate) fn replaced(rows: &[&Waste]) -> io::Result<Vec<Replaced>> {
     let mut files: BTreeMap<&Path, Vec<&Waste>> = BTreeMap::new();
     for row in rows {

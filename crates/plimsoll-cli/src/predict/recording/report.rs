@@ -19,7 +19,7 @@ impl Report {
     /// folder.
     ///
     /// # Errors
-    /// I/O errors; a malformed report, or one of another version.
+    /// I/O errors, or if the report is malformed or of another version.
     pub(super) fn all(folder: &Path, shared: &Path) -> io::Result<Vec<Report>> {
         let mut reports = Vec::new();
         for entry in fs::read_dir(folder)? {

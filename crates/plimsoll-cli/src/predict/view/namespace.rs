@@ -31,7 +31,7 @@ fn unshare(what: UnshareFlags) -> rustix::io::Result<()> {
 /// Makes a mount namespace in a user namespace with this process's user and group.
 ///
 /// # Errors
-/// This user cannot make one.
+/// If this user cannot make one.
 pub(super) fn unshare_user() -> Result<(), String> {
     let (user, group) = (getuid(), getgid());
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(because("a user namespace"))?;

@@ -240,7 +240,7 @@ impl Overlay {
     /// Gives a file new content, in the private folder of its overlay.
     ///
     /// # Errors
-    /// The file has no overlay, so the disk would change; or the file cannot be written.
+    /// If the file has no overlay, so the disk would change, or if the file cannot be written.
     pub(super) fn replace(&self, file: &Replaced) -> Result<(), String> {
         let failed = |why: &dyn Display| format!("{}: {why}", file.path.display());
         let real = file.path.canonicalize().map_err(|why| failed(&why))?;

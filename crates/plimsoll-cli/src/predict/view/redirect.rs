@@ -139,7 +139,7 @@ impl Redirect {
 /// Checks that the program exists. The process that starts the program could not report a missing file.
 ///
 /// # Errors
-/// The program does not exist.
+/// If the program does not exist.
 pub(super) fn find(words: &[OsString]) -> std::io::Result<()> {
     let name = words.first().map(Path::new).unwrap_or(Path::new(""));
     let path = std::env::var_os("PATH").unwrap_or_default();

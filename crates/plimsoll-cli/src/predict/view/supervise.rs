@@ -119,7 +119,7 @@ impl View {
     /// Gives the program's files new content.
     ///
     /// # Errors
-    /// The disk itself would change, or a file cannot be written.
+    /// If the disk itself would change, or the file cannot be written.
     fn replace(&self, files: &[Replaced]) -> Result<(), String> {
         files.iter().try_for_each(|it| match self {
             View::Overlay(overlay) => overlay.replace(it),

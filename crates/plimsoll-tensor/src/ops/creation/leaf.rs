@@ -14,7 +14,8 @@ impl Tensor {
     /// and hooks, and with the gradient moved too. Returns the leaf itself if it is already there.
     ///
     /// # Errors
-    /// A tensor that is not a leaf; out of memory; a source without values, unless the target has none either.
+    /// If the tensor is not a leaf; if memory runs out; or if a source has no values, unless the target has none
+    /// either.
     pub fn leaf_to_device(&self, device: &Device) -> Result<Tensor> {
         if !self.is_leaf() {
             let message = "an operation made this tensor: move it with `to_device`, which records the move";
@@ -28,7 +29,7 @@ impl Tensor {
     /// [evicted](crate::State::Evicted), they are converted when they are computed.
     ///
     /// # Errors
-    /// A tensor that is not a leaf; a leaf that requires a gradient and a dtype that cannot have one; out of memory.
+    /// If the tensor is not a leaf, a leaf requires a gradient and a dtype that cannot have one, or memory runs out.
     pub fn leaf_to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if !self.is_leaf() {
             let message = "an operation made this tensor: convert it with `to_dtype`, which records it";
@@ -49,7 +50,7 @@ impl Tensor {
     /// owner and hooks, and with the gradient converted too. Returns the leaf itself if it has the format.
     ///
     /// # Errors
-    /// A tensor that is not a leaf; errors of [`Tensor::to_memory_format`].
+    /// If the tensor is not a leaf; also errors of [`Tensor::to_memory_format`].
     pub fn leaf_to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
         if !self.is_leaf() {
             let message =

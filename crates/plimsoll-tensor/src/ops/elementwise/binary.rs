@@ -434,7 +434,8 @@ macro_rules! binary {
             $(#[$doc])*
             ///
             /// # Errors
-            /// Shapes that do not broadcast; dtypes that the function does not support; different devices; out of memory.
+            /// If the shapes do not broadcast, the function does not support the dtypes, the devices differ, or memory
+            /// runs out.
             pub fn $name(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
                 let other = other.as_ref();
                 call_one(Binary($row), &[self, other])
@@ -444,7 +445,7 @@ macro_rules! binary {
                 #[doc = concat!("[`Tensor::", stringify!($name), "`] in place: `other` is broadcast to this shape.")]
                 ///
                 /// # Errors
-                /// The errors of [`Tensor::add_`]; a dtype that cannot hold the result.
+                /// The same errors as [`Tensor::add_`], or if the dtype cannot hold the result.
                 pub fn $in_place(&self, other: impl AsRef<Tensor>) -> Result<()> {
                     let other = other.as_ref();
                     super::binary::change::<$row>(self, other)

@@ -121,7 +121,7 @@ pub(crate) fn common_type_of(ins: &[In<'_>]) -> DType {
 /// The inputs of an operator that takes `N`.
 ///
 /// # Errors
-/// Another number of inputs.
+/// If the number of inputs is wrong.
 pub(crate) fn inputs<'a, const N: usize>(op: &'static str, ins: &[Meta<'a>]) -> Result<[Meta<'a>; N]> {
     <[Meta<'a>; N]>::try_from(ins)
         .map_err(|_| Error::argument(op, format!("needs {N} tensors, got {}", ins.len())))

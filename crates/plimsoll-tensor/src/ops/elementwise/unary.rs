@@ -343,7 +343,7 @@ macro_rules! unary {
             #[doc = concat!("[`Tensor::", stringify!($name), "`] in place.")]
             ///
             /// # Errors
-            /// The errors of [`Tensor::add_`]; a dtype that cannot hold the result.
+            /// The same errors as [`Tensor::add_`], or if the dtype cannot hold the result.
             pub fn $in_place(&self $(, $field: f64)*) -> Result<()> {
                 super::unary::change(self, $row { $($field),* })
             }
@@ -386,7 +386,7 @@ macro_rules! unary {
             $(#[$doc])*
             ///
             /// # Errors
-            /// A dtype that the function does not support; out of memory.
+            /// If the function does not support the dtype, or memory runs out.
             $vis fn $name(&self $($(, $field: f64)*)?) -> Result<Tensor> {
                 call_one(Unary($row { $($($field),*)? }), &[self])
             }

@@ -159,8 +159,8 @@ impl Tensor {
     /// (`int64` or `int32`). Like `torch.gather`.
     ///
     /// # Errors
-    /// A dimension out of range; an index with another number of dimensions, or larger than this tensor in
-    /// another dimension; an index outside the dimension; out of memory.
+    /// If the dimension is out of range; if the index has a different number of dimensions, or is larger than this
+    /// tensor in another dimension; if an index is outside the dimension; or if memory runs out.
     pub fn gather(&self, dim: isize, index: impl AsRef<Tensor>) -> Result<Tensor> {
         let index = index.as_ref();
         if self.rank() == 0 && index.rank() == 0 {
@@ -172,7 +172,7 @@ impl Tensor {
     /// [`Tensor::gather`], with the other dimensions of both tensors broadcast. Like `torch.take_along_dim`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::gather`]; shapes that do not broadcast.
+    /// The same errors as [`Tensor::gather`], or if the shapes do not broadcast.
     pub fn take_along_dim(&self, index: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
         let index = index.as_ref();
         let at = dim_index("take_along_dim", dim, self.rank())?;

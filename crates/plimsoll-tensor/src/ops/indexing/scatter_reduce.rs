@@ -223,7 +223,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Tensor::scatter`]; a dtype that is not numeric; means of integers.
+    /// The same errors as [`Tensor::scatter`], or if the dtype is not numeric, or a mean is taken of integers.
     pub fn scatter_reduce(
         &self,
         dim: isize,

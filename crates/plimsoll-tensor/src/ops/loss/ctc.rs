@@ -200,7 +200,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Lengths that are not one per sample or exceed the tensors; a blank that is not a class; out of memory.
+    /// If the lengths are not one per sample or exceed the tensors, a blank is not a class, or memory runs out.
     pub fn ctc_loss(
         &self,
         targets: impl AsRef<Tensor>,

@@ -236,7 +236,7 @@ impl Tensor {
     /// output. After a `linear`, a transformer's feed-forward block then saves one wide tensor instead of two.
     ///
     /// # Errors
-    /// Incompatible sizes; out of memory.
+    /// If the sizes are incompatible, or memory runs out.
     pub fn activation_linear<'a>(
         &self,
         activation: Activation,
@@ -252,7 +252,7 @@ impl Tensor {
     /// input. [`Activation::Relu`] saves its output instead and recomputes nothing.
     ///
     /// # Errors
-    /// Incompatible sizes; out of memory.
+    /// If the sizes are incompatible, or memory runs out.
     pub fn linear_activation<'a>(
         &self,
         activation: Activation,
@@ -267,7 +267,7 @@ impl Tensor {
     /// [`Tensor::linear_activation`] with ReLU.
     ///
     /// # Errors
-    /// The errors of [`Tensor::linear_activation`].
+    /// The same errors as [`Tensor::linear_activation`].
     pub fn linear_relu<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -280,7 +280,7 @@ impl Tensor {
     /// [`Tensor::linear_activation`] with GELU.
     ///
     /// # Errors
-    /// The errors of [`Tensor::linear_activation`].
+    /// The same errors as [`Tensor::linear_activation`].
     pub fn linear_gelu<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -293,7 +293,7 @@ impl Tensor {
     /// [`Tensor::linear_activation`] with SiLU.
     ///
     /// # Errors
-    /// The errors of [`Tensor::linear_activation`].
+    /// The same errors as [`Tensor::linear_activation`].
     pub fn linear_silu<'a>(
         &self,
         weight: impl AsRef<Tensor>,

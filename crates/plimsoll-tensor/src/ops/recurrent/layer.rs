@@ -193,7 +193,7 @@ impl Tensor {
     /// its output at every step, and the final state.
     ///
     /// # Errors
-    /// Incompatible sizes or dtypes; a sequence without steps; out of memory.
+    /// If the sizes or dtypes are incompatible, a sequence has no steps, or memory runs out.
     pub fn recurrent(
         &self,
         layer: RecurrentLayer<'_>,

@@ -87,7 +87,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The tensor has no dimensions, or its first dimension is 0; the type is not a floating-point type; or out of memory.
+    /// If the tensor has no dimensions, or its first dimension is 0; if the type is not a floating-point type; or if
+    /// memory runs out.
     pub fn ordered_sum(&self, scale: f64) -> Result<Tensor> {
         call_one(OrderedSum { scale, dtype: self.dtype() }, &[self])
     }

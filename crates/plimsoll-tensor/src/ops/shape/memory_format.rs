@@ -74,7 +74,7 @@ impl Tensor {
     /// `to(memory_format=…)`.
     ///
     /// # Errors
-    /// Channels-last with fewer than three dimensions; out of memory.
+    /// If channels-last is requested for fewer than three dimensions, or memory runs out.
     pub fn to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
         let rank = self.rank();
         if format == MemoryFormat::ChannelsLast && rank < 3 {

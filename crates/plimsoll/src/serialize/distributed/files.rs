@@ -82,8 +82,8 @@ impl DistributedFiles {
     /// Opens the model of a checkpoint, given its folder or that of the run; or a folder with files that PyTorch has written.
     ///
     /// # Errors
-    /// A folder without such files; files that are damaged, missing or do not fit together; tensors that are cut in another
-    /// dimension than the first.
+    /// If the folder has no such files; if files are damaged, missing or do not fit together; or if tensors are split
+    /// in a dimension other than the first.
     pub fn open(path: impl AsRef<Path>) -> Result<DistributedFiles, SerializeError> {
         let path = path.as_ref();
         // The folder `model` of a checkpoint: its list of files is next to it.
@@ -192,7 +192,7 @@ impl DistributedFiles {
     /// same bytes. The file is replaced atomically. One tensor at a time is in memory.
     ///
     /// # Errors
-    /// A damaged file; the disk is full.
+    /// If the file is damaged, or the disk is full.
     pub fn consolidate(&self, path: impl AsRef<Path>) -> Result<(), SerializeError> {
         let pieces: Result<Vec<Piece<'_>>, SerializeError> =
             self.order.iter().map(|name| self.piece(name)).collect();
@@ -216,7 +216,7 @@ impl DistributedFiles {
     /// Reads all files and compares their checksums.
     ///
     /// # Errors
-    /// The first tensor that is damaged.
+    /// The first damaged tensor.
     pub fn verify(&self) -> Result<(), SerializeError> {
         self.files.iter().try_for_each(SafetensorsFile::verify)
     }

@@ -104,7 +104,7 @@ impl Manifest {
     /// Reads the file of a checkpoint's folder.
     ///
     /// # Errors
-    /// It cannot be read, is damaged, or of a newer version.
+    /// If it cannot be read, is damaged, or is of a newer version.
     pub(super) fn read(folder: &Path) -> Result<Manifest, SerializeError> {
         let path = folder.join(MANIFEST);
         let text = fs::read(&path).map_err(|source| SerializeError::io(&path, source))?;

@@ -153,8 +153,8 @@ impl DistributedCheckpoint {
     /// that is killed at any moment leaves the last complete checkpoint.
     ///
     /// # Errors
-    /// Any rank that cannot write its files, or a file that rank 0 does not see: all ranks get the error, and the last checkpoint
-    /// is unchanged. [`plimsoll_tensor::Error::Distributed`].
+    /// If any rank cannot write its files, or rank 0 does not see a file: all ranks then get the error, and the last
+    /// checkpoint is unchanged. Also [`plimsoll_tensor::Error::Distributed`].
     pub fn save(&self, run: impl AsRef<Path>, step: u64) -> Result<PathBuf, SerializeError> {
         let DistributedCheckpoint { group, writers, model, optimizer, aliases, manifest, older } = self;
         Commit { group, writers: *writers, run: run.as_ref(), step }

@@ -33,7 +33,7 @@ impl DistributedSource {
     /// Opens the checkpoint that a folder is, or the newest in it. `None` if it has none.
     ///
     /// # Errors
-    /// Files that are damaged or missing.
+    /// If the files are damaged or missing.
     pub(in crate::serialize) fn open(path: &Path) -> Result<Option<DistributedSource>, SerializeError> {
         let Some(checkpoint) = folder::find(path) else { return Ok(None) };
         let open = || {

@@ -50,7 +50,7 @@ impl Tensor {
     /// size less.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cross_entropy_with`].
+    /// The same errors as [`Tensor::cross_entropy_with`].
     pub fn cross_entropy(&self, target: impl AsRef<Tensor>) -> Result<Tensor> {
         let target = target.as_ref();
         if self.rank() == 2 && target.rank() == 1 {
@@ -64,8 +64,8 @@ impl Tensor {
     /// `torch.nn.functional.cross_entropy`.
     ///
     /// # Errors
-    /// Incompatible sizes or dtypes; a target that is neither a class nor `ignore_index`; label smoothing outside 0 to 1; out
-    /// of memory.
+    /// If the sizes or dtypes are incompatible, a target is neither a class nor `ignore_index`, the label smoothing is
+    /// outside 0 to 1, or memory runs out.
     pub fn cross_entropy_with(
         &self,
         target: impl AsRef<Tensor>,

@@ -232,7 +232,7 @@ impl Tensor {
     /// The gradients are computed in the forward pass; call it under `no_grad` if none is needed.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cross_entropy_with`]; `Reduction::None`; a second derivative.
+    /// The same errors as [`Tensor::cross_entropy_with`]; also for `Reduction::None`, and for a second derivative.
     pub fn linear_cross_entropy<'a>(
         &self,
         weight: impl AsRef<Tensor>,
