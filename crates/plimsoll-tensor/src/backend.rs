@@ -2,7 +2,7 @@
 //!
 //! A back end computes and copies; it never allocates. `dispatch/` passes it outputs and scratch memory that are
 //! already allocated, so the allocator of every device, including the simulated one, gets the same requests in the
-//! same order. To add a device, implement [`Backend`] and hand it to `Device::new` in `device.rs`. An asynchronous
+//! same order. To add a device, implement [`Backend`] and pass it to `Device::new` in `device.rs`. An asynchronous
 //! device also implements [`Queues`]; `testing/late.rs` is an example.
 
 use std::sync::Arc;
@@ -45,8 +45,8 @@ pub(crate) trait Backend: Send + Sync {
     /// Runs a kernel and returns when it is done. Not called on devices with queues.
     fn run(&self, kernel: &dyn Kernel, launch: Launch<'_>) -> Result<()>;
 
-    /// Copies from host memory into a contiguous tensor; the byte counts are equal. The caller may change the bytes once
-    /// this returns: an asynchronous device keeps a copy of them.
+    /// Copies from host memory into a contiguous tensor; the byte counts are equal. The caller may change the bytes
+    /// once this returns, because an asynchronous device keeps a copy of them.
     fn write(&self, to: View<'_>, bytes: &[u8], on: StreamId) -> Result<()>;
 
     /// Appends a contiguous tensor's bytes to host memory, after the work that is now on the stream. Called only if
@@ -68,8 +68,8 @@ pub(crate) trait Backend: Send + Sync {
         None
     }
 
-    /// From now on, while the host waits for the device, it calls `gives_up` with the time that it has waited, and returns its
-    /// error. Collectives need this, because their work never ends if a rank is lost.
+    /// From now on, while the host waits for the device, it calls `gives_up` with the time that it has waited, and
+    /// returns its error, if any. Collectives need this, because their work never ends if a rank is lost.
     fn wait_unless(&self, gives_up: GivesUp) {
         drop(gives_up);
     }
@@ -85,12 +85,12 @@ pub(crate) trait Backend: Send + Sync {
         None
     }
 
-    /// A library that was searched for but not found, so that slower kernels replace it.
+    /// A library that was not found, so that slower kernels are used instead.
     fn missing_library(&self) -> Option<String> {
         None
     }
 
-    /// Bytes of device memory that its libraries use as workspace, outside the allocator.
+    /// Bytes of device memory that the device's libraries use as workspace, outside the allocator.
     fn workspace_bytes(&self) -> u64 {
         0
     }
@@ -99,7 +99,7 @@ pub(crate) trait Backend: Send + Sync {
     fn resident_bytes(&self) -> Option<u64>;
 }
 
-/// Why the host should not wait any longer for a device, if it has waited this long.
+/// Why the host should stop waiting for a device, given how long it has waited.
 pub(crate) type GivesUp = Box<dyn Fn(Duration) -> Option<Error> + Send + Sync>;
 
 /// The workspace of cuBLASLt and cuDNN on each stream of a GPU: the size that PyTorch uses on Hopper and newer GPUs.
@@ -119,16 +119,17 @@ pub(crate) trait Replays: Send + Sync {
     /// [`Error::Captured`] if the new kernel needs different launches: the step must then be captured again.
     fn change(&mut self, at: usize, kernel: Arc<dyn Kernel>) -> Result<()>;
 
-    /// Queues all of the work on the captured stream.
+    /// Queues all the work on the captured stream.
     fn replay(&self) -> Result<()>;
 }
 
-/// The interface of an asynchronous device. Work waits on streams; each stream runs it in the order in which it was queued.
+/// The interface of an asynchronous device. Work is queued on streams; each stream runs its work in the order in which
+/// it was queued.
 ///
-/// Addresses stay valid until the work is done. The allocator reuses a freed block on its own stream at once, which
-/// the order of the stream makes safe. It reuses the block on another stream only after the events of all streams
-/// that use it (`plimsoll_alloc::Driver::record`, which the device's driver implements with the same streams). If
-/// two streams work on one storage, the program orders them with events.
+/// Addresses stay valid until the work is done. The allocator reuses a freed block on its own stream at once, which is
+/// safe because a stream runs its work in order. It reuses the block on another stream only after the events of all
+/// streams that use it (`plimsoll_alloc::Driver::record`, which the device's driver implements with the same streams).
+/// If two streams work on one storage, the program orders them with events.
 pub(crate) trait Queues: Send + Sync {
     /// Queues a kernel. `owner` is the layer that calls it; an error that is found later names it.
     fn launch(&self, kernel: Arc<dyn Kernel>, launch: Launch<'_>, on: StreamId, owner: LabelId)
@@ -152,7 +153,7 @@ pub(crate) trait Queues: Send + Sync {
     /// Makes later work on a stream wait for an event. Does not wait on the host.
     fn wait_on(&self, stream: StreamId, event: EventId) -> Result<()>;
 
-    /// Waits on the host until all work of all streams is done.
+    /// Waits on the host until all work on all streams is done.
     fn wait_all(&self) -> Result<()>;
 
     /// Releases an event that is no longer needed.

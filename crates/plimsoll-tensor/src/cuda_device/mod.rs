@@ -1,8 +1,8 @@
 //! NVIDIA GPUs as devices: the work that operators describe is queued on the streams of `plimsoll-cuda`.
 //!
 //! Dispatch, the allocator and autograd are the same as on every other device. This folder has the back end and its errors.
-//! A kernel that finds an index out of range reports it later, with the operator and owner. If a driver error destroys the
-//! context, the error names the operators that may have caused it, and every later call returns it again.
+//! If a kernel finds an index out of range, it is reported later, with the operator and its owner. If a driver error
+//! destroys the context, the error names the operators that may have caused it, and every later call returns it again.
 
 mod captured;
 mod shared;
@@ -31,10 +31,10 @@ use crate::view::{Launch, View};
 static OPEN: Mutex<BTreeMap<u32, Weak<Inner>>> = Mutex::new(BTreeMap::new());
 
 impl Device {
-    /// An NVIDIA GPU by its number, like `torch.device("cuda", 0)`. Calls return the same device for as long as anything uses
-    /// it. NVIDIA's libraries are opened now or when first needed; none is needed to build. Allocator settings come from
-    /// `PYTORCH_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF`; with `CUDA_LAUNCH_BLOCKING=1` the host waits for each operator, so
-    /// that an error is returned by the call that caused it.
+    /// An NVIDIA GPU by its number, like `torch.device("cuda", 0)`. Calls return the same device as long as anything
+    /// uses it. NVIDIA's libraries are opened now or when first needed; none of them is needed for building. Allocator
+    /// settings come from `PYTORCH_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF`; with `CUDA_LAUNCH_BLOCKING=1` the host
+    /// waits for each operator, so that an error is returned by the call that caused it.
     ///
     /// ```no_run
     /// use plimsoll_tensor::{Device, Tensor};
@@ -80,12 +80,12 @@ impl Device {
 }
 
 impl Device {
-    /// Resets the device after a fault, such as an illegal address in a kernel, and returns it as newly opened. Everything
-    /// that this process has on the device is lost. Operations on earlier handles and their tensors return an error that says
-    /// so; none of their memory is freed twice.
+    /// Resets the device after a fault, such as an illegal address in a kernel, and returns it as newly opened.
+    /// Everything that this process has on the device is lost. Operations on earlier handles and their tensors return
+    /// an error that explains this; none of their memory is freed twice.
     ///
-    /// Some drivers keep a fault for the rest of the process (CUDA 13.0's does, after an illegal address or a trap on an H200).
-    /// Then this returns the driver's error, and only a new process can use the device.
+    /// Some drivers keep reporting a fault for the rest of the process (CUDA 13.0's does, after an illegal address or a
+    /// trap on an H200). Then this returns the driver's error, and only a new process can use the device.
     ///
     /// ```no_run
     /// use plimsoll_tensor::{Device, Tensor};
@@ -114,7 +114,7 @@ impl Device {
     }
 }
 
-/// An NVIDIA GPU and the libraries that were found, to diagnose what is missing.
+/// An NVIDIA GPU and the libraries that were found, for diagnosing what is missing.
 #[derive(Clone, Debug)]
 pub struct CudaReport {
     /// The device.
@@ -234,7 +234,7 @@ impl Backend for Cuda {
     }
 
     fn wait_unless(&self, gives_up: GivesUp) {
-        // The first group's function also covers later groups, which have the same ranks or a subset of them.
+        // The first group's function also covers later groups, whose ranks are the same or a subset.
         let _ = self.shared.gives_up.set(gives_up);
     }
 

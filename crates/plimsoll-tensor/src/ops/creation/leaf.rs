@@ -10,8 +10,8 @@ use crate::storage::State;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// Moves this leaf to another device, as PyTorch's `Module.to` moves a parameter. The result is a leaf with the same owner
-    /// and hooks, and with the gradient moved too. Returns the leaf itself if it is already there.
+    /// Moves this leaf to another device, as PyTorch's `Module.to` moves a parameter. The result is a leaf with the
+    /// same owner and hooks, and its gradient moves too. Returns the leaf itself if it is already there.
     ///
     /// # Errors
     /// If the tensor is not a leaf; if memory runs out; or if a source has no values, unless the target has none
@@ -25,8 +25,8 @@ impl Tensor {
     }
 
     /// Converts this leaf to another dtype, as PyTorch's `Module.to` converts a parameter. The result is a leaf with the same
-    /// owner and hooks, and with the gradient converted too. Returns the leaf itself if it has the dtype. If the values are
-    /// [evicted](crate::State::Evicted), they are converted when they are computed.
+    /// owner and hooks, and its gradient is converted too. Returns the leaf itself if it already has the dtype. If the
+    /// values are [evicted](crate::State::Evicted), they are converted when they are computed.
     ///
     /// # Errors
     /// If the tensor is not a leaf, a leaf requires a gradient and a dtype that cannot have one, or memory runs out.
@@ -47,7 +47,7 @@ impl Tensor {
     }
 
     /// Converts this leaf to a memory format, as PyTorch's `Module.to` converts a parameter. The result is a leaf with the same
-    /// owner and hooks, and with the gradient converted too. Returns the leaf itself if it has the format.
+    /// owner and hooks, and its gradient is converted too. Returns the leaf itself if it already has the format.
     ///
     /// # Errors
     /// If the tensor is not a leaf; also errors of [`Tensor::to_memory_format`].
@@ -66,7 +66,7 @@ impl Tensor {
         })
     }
 
-    /// A leaf that replaces this one: `change` converts its values and its gradient.
+    /// A leaf that replaces this one: `change` converts the values and the gradient.
     fn replaced(&self, change: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         let leaf = no_grad(|| change(self))?;
         if leaf.is_same(self) {

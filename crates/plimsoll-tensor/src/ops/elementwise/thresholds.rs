@@ -1,4 +1,5 @@
-//! Activations with a threshold: further rows of the table in `unary.rs`; and two with two operands, `prelu` and `glu`.
+//! Activations with a threshold, which are more rows of the table in `unary.rs`, and two with two operands, `prelu` and
+//! `glu`.
 
 use super::activations::softplus;
 use super::real::Real;
@@ -24,7 +25,7 @@ unary! {
         |g, x| magnitude(x).at_most(lambda, R::of(0.0), g)
     }
 
-    /// `x` moved towards 0 by `lambda`, or 0 if it is nearer than that. Like `torch.nn.functional.softshrink`.
+    /// `x` moved towards 0 by `lambda`, or 0 if it is closer than that. Like `torch.nn.functional.softshrink`.
     pub softshrink => Softshrink { lambda } over Apart of FloatsOnly {
         |x| magnitude(x).at_most(lambda, R::of(0.0), x.at_most(R::of(0.0), x + lambda, x - lambda)),
         reads Input,
@@ -68,7 +69,7 @@ unary! {
 }
 
 impl Tensor {
-    /// `x`, but at least 0 and at most 6. Like `torch.nn.functional.relu6`.
+    /// `x` clamped to between 0 and 6. Like `torch.nn.functional.relu6`.
     ///
     /// # Errors
     /// If the tensor is `bool`, or memory runs out.
@@ -76,8 +77,8 @@ impl Tensor {
         self.hardtanh(0.0, 6.0)
     }
 
-    /// `x` where positive, otherwise `x` times a weight: one for all, or one for each channel (dimension 1). It saves the input
-    /// and the weight. Like `torch.nn.functional.prelu`.
+    /// `x` where positive, otherwise `x` times a weight. There is one weight for all channels, or one for each
+    /// (dimension 1). It saves the input and the weight. Like `torch.nn.functional.prelu`.
     ///
     /// # Errors
     /// If the weight is not a vector with one element or with one per channel, the dtypes differ, or memory runs out.

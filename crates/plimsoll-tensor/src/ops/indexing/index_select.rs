@@ -1,4 +1,4 @@
-//! Selects slices along a dimension by a vector of indices, and rows of an embedding table by a tensor of indices.
+//! Selects slices along a dimension with a vector of indices, and rows of an embedding table with a tensor of indices.
 
 use smallvec::smallvec;
 
@@ -180,7 +180,7 @@ impl Operator for Embedding {
     }
 }
 
-/// `slices, index -> whole`: adds each slice to zeros at its index, in order.
+/// `slices, index -> whole`: starts from zeros and adds each slice at its index, in order.
 #[derive(Clone, Debug)]
 struct AddSlices {
     name: &'static str,
@@ -258,7 +258,7 @@ impl Operator for AddSlices {
 }
 
 impl Tensor {
-    /// Selects slices of a dimension by a vector of indices (`int64` or `int32`). Like `torch.index_select`.
+    /// Selects slices along a dimension with a vector of indices (`int64` or `int32`). Like `torch.index_select`.
     ///
     /// # Errors
     /// If a dimension is out of range, an index is not a vector, an index is out of range, or memory runs out.

@@ -35,8 +35,8 @@ fn copy_first<T: bytemuck::Pod + Send + Sync>(
     }
 }
 
-/// `x, index, src -> out`: `x` with each element of `src` written at its index along a dimension. If several elements have the
-/// same target, the last one wins, or all are added in the order of the dimension.
+/// `x, index, src -> out`: `x` with each element of `src` written at its index along a dimension. If several elements
+/// have the same target, either the last one wins, or all are added in their order along the dimension.
 #[derive(Clone, Copy, Debug)]
 struct Scatter {
     dim: usize,
@@ -312,8 +312,8 @@ impl Tensor {
         call_one(ScatterValue { dim, value, indexes: Indexes::Elements, form: Form::Copy }, &[self, index])
     }
 
-    /// Returns a copy with `src[i][j]` added at `[index[i][j]][j]`, along dimension 0, and likewise along others. The order of
-    /// addition is always the same. Like `torch.scatter_add`.
+    /// Returns a copy with `src[i][j]` added at `[index[i][j]][j]` along dimension 0, and likewise along other
+    /// dimensions. The order of addition is always the same. Like `torch.scatter_add`.
     ///
     /// # Errors
     /// The same errors as [`Tensor::scatter`].
@@ -327,7 +327,7 @@ impl Tensor {
         self.put(dim, index, src, Change::Add, Form::Copy)
     }
 
-    /// Returns a copy with the slices of `src` along a dimension added, each at its index. Like `torch.index_add`.
+    /// Returns a copy to which each slice of `src` along a dimension is added at its index. Like `torch.index_add`.
     ///
     /// # Errors
     /// If the dimension is out of range, the index is not a vector with one element for each slice, an index is out of
@@ -454,8 +454,8 @@ impl Tensor {
     }
 }
 
-/// Cases for the conformance suite. Where several elements replace one, the derivative is PyTorch's (each gets that element's
-/// gradient), which finite differences do not confirm: so the indices here are distinct.
+/// Cases for the conformance suite. Where several elements replace the same one, the derivative is PyTorch's (each gets
+/// that element's gradient), which finite differences do not confirm. So the indices here are distinct.
 pub(crate) fn cases() -> Vec<Case> {
     let naive = |op: Scatter, ins: &[Vec<f64>], index: &[f64]| {
         let mut out = ins[0].clone();

@@ -1,5 +1,5 @@
-//! Losses of an input and a target of the same shape. Each row is a function of both and its two gradients. With a reduction,
-//! only the scalar is allocated. Both inputs are saved.
+//! Losses of an input and a target with the same shape. Each row consists of a function of both and its two gradients.
+//! With a reduction, only the scalar is allocated. Both inputs are saved.
 
 use smallvec::smallvec;
 
@@ -276,7 +276,7 @@ losses! {
     }
 }
 
-/// Fails unless all inputs are from 0 to 1. PyTorch has the same check, and none for the targets.
+/// Fails unless all inputs are between 0 and 1. PyTorch has the same check, but none for the targets.
 fn want_probabilities<T: Float>(op: &'static str, inputs: &[T]) -> Result<()> {
     match inputs.iter().position(|x| !(0.0..=1.0).contains(&x.wide())) {
         None => Ok(()),
@@ -392,8 +392,9 @@ impl Tensor {
         if plain { Ok(losses) } else { weighed(&losses, reduction) }
     }
 
-    /// `target · (ln target - self)` for log-probabilities `self`, reduced. `log_target` says that the target holds
-    /// log-probabilities too. PyTorch's `batchmean` is the sum divided by the batch size. Like `torch.nn.functional.kl_div`.
+    /// `target · (ln target - self)` for log-probabilities `self`, reduced. `log_target` says that the target contains
+    /// log-probabilities too. PyTorch's `batchmean` is the sum divided by the batch size. Like
+    /// `torch.nn.functional.kl_div`.
     ///
     /// # Errors
     /// The same errors as [`Tensor::l1_loss`].

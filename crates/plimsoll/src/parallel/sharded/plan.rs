@@ -35,7 +35,7 @@ struct Kind<'a> {
 /// is a number.
 ///
 /// # Errors
-/// If there are no parameter's name begins with one of the names in `blocks`.
+/// If, for one of the names in `blocks`, no parameter's name begins with it.
 pub(super) fn plan(
     parameters: &[(String, Tensor)],
     blocks: &[String],

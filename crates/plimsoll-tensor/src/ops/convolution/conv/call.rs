@@ -16,8 +16,8 @@ use crate::tensor::Tensor;
 use crate::tf32;
 
 impl Tensor {
-    /// Cross-correlation of `[batch, in, length]` with the filters `[out, in / groups, kernel]`, plus a bias `[out]`. An input
-    /// without a batch gives an output without one. Like `torch.nn.functional.conv1d`.
+    /// Cross-correlation of `[batch, in, length]` with the filters `[out, in / groups, kernel]`, plus a bias `[out]`.
+    /// If the input has no batch dimension, neither does the output. Like `torch.nn.functional.conv1d`.
     ///
     /// # Errors
     /// The same errors as [`Tensor::conv2d`].
@@ -31,9 +31,9 @@ impl Tensor {
         self.convolution(weight, bias, options)
     }
 
-    /// Cross-correlation of `[batch, in, h, w]` with the filters `[out, in / groups, kh, kw]`, plus a bias `[out]`. An input
-    /// without a batch gives an output without one. Channels-last images or filters give channels-last results. Like
-    /// `torch.nn.functional.conv2d`.
+    /// Cross-correlation of `[batch, in, h, w]` with the filters `[out, in / groups, kh, kw]`, plus a bias `[out]`. If
+    /// the input has no batch dimension, neither does the output. Channels-last images or filters give channels-last
+    /// results. Like `torch.nn.functional.conv2d`.
     ///
     /// # Errors
     /// If the sizes are incompatible, the windows are larger than the padded image, a stride or dilation is 0, the
@@ -144,7 +144,8 @@ impl Tensor {
         })
     }
 
-    /// Calls `f` on images with a batch. Images without one get a batch of one, which is removed from the result.
+    /// Calls `f` on a batch of images. A single image becomes a batch of one, and the batch dimension is removed from
+    /// the result.
     fn batched<const N: usize>(&self, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         match self.rank() == N + 1 {
             true => f(&self.unsqueeze(0)?)?.squeeze(0),
@@ -165,7 +166,7 @@ fn given<'a>(
     ConvOperands { op: pass.name(rank), input, weight, bias, may_be_empty }
 }
 
-/// As in PyTorch, results are channels-last if images or filters are.
+/// As in PyTorch, results are channels-last if the images or filters are.
 fn run(pass: Pass, shape: ConvShape, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let filters = suggested(weight);
     let images = if suggested(x) == Format::ChannelsLast { Format::ChannelsLast } else { filters };

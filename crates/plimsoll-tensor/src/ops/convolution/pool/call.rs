@@ -33,7 +33,7 @@ fn avg_pool<const D: usize>(x: &Tensor, options: AvgPoolOptions<D>) -> Result<Te
 fn adaptive_avg<const D: usize>(x: &Tensor, out: [usize; D]) -> Result<Tensor> {
     let is_image = x.rank() == D + 1 || x.rank() == D + 2;
     if out == [1; D] && is_image && x.dtype().is_float() && x.numel() > 0 {
-        // The mean over a complete image, which is summed in blocks.
+        // The mean over an entire image, which is summed in blocks.
         let dims: Vec<isize> = (1..=D as isize).map(|dim| -dim).collect();
         return x.mean_keepdim(&dims);
     }
