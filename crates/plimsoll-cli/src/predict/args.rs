@@ -158,7 +158,7 @@ impl PredictArgs {
     }
 }
 
-/// Parses a time: `90`, `90s`, `5m`, `2h`.
+/// Parses a duration: `90`, `90s`, `5m`, `2h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);

@@ -45,7 +45,7 @@ impl Session {
         self.host.as_deref()
     }
 
-    /// Ends the run of another thread, as Ctrl-C does.
+    /// Ends the run of another thread, like Ctrl-C.
     pub(crate) fn interrupt(&self) {
         self.signals.raise();
     }
