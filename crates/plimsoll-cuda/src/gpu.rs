@@ -1,7 +1,8 @@
 //! A device, with its context, streams, kernels and matrix products.
 //!
-//! Note [Threads and the context]. Any thread may call, so each method first makes the device's context current on the
-//! thread, which costs a few tens of ns. Methods only queue work; [`Gpu::wait_all`] and events wait for it.
+//! Note [Threads and the context]. Any thread may call these methods, so each one first makes the device's context
+//! current on the thread, which takes a few tens of ns. Methods only queue work; [`Gpu::wait_all`] and events wait for
+//! it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -43,7 +44,7 @@ pub struct GpuFacts {
     pub driver: (i32, i32),
 }
 
-/// The libraries that are open, or the errors of those that could not be opened.
+/// The libraries that are open, and the errors of those that could not be opened.
 #[derive(Clone, Debug)]
 pub struct Libraries {
     /// The driver's file.
@@ -73,7 +74,7 @@ pub struct Gpu {
     blas: OnceLock<Result<Mutex<Blas>>>,
     dnn: OnceLock<Result<Mutex<Dnn>>>,
     nccl: OnceLock<Result<Arc<Nccl>>>,
-    /// The workspace of each stream. cuBLASLt and cuDNN share it, since their work on a stream is sequential.
+    /// The workspace of each stream. cuBLASLt and cuDNN share it, because their work on a stream is sequential.
     workspaces: Mutex<BTreeMap<StreamId, u64>>,
     workspace_bytes: u64,
     launches: AtomicU64,
@@ -151,7 +152,7 @@ impl Gpu {
         Driver::open(search)?.device_count()
     }
 
-    /// Opens the libraries that were not needed so far, and describes all of them.
+    /// Opens the libraries that have not been needed so far, and describes all of them.
     pub fn libraries(&self) -> Libraries {
         let nvrtc = self.bind().and_then(|()| self.nvrtc()).map(|nvrtc| (nvrtc.version(), nvrtc.path()));
         let blas = self.bind().and_then(|()| self.blas()).map(|blas| lock(blas).path());
@@ -230,7 +231,7 @@ impl Gpu {
 
     fn dnn(&self) -> Result<&Mutex<Dnn>> {
         let (major, minor) = self.facts.driver;
-        // cuDNN opens both libraries by bare name, which finds libraries that are already open. Without them it has
+        // cuDNN opens both libraries by bare name, which finds libraries that are already open. Without them, it has
         // fewer plans.
         let _ = (self.nvrtc().map(drop), self.blas().map(drop));
         let open = || Dnn::open(&self.search, major * 1000 + minor * 10).map(Mutex::new);
@@ -267,7 +268,7 @@ impl Gpu {
         self.driver.launch(function, grid, block, shared_bytes, stream, &mut launch.args.places())
     }
 
-    /// Sets where the launch's kernel writes errors, and returns the loaded kernel.
+    /// Sets where the launch's kernel writes its errors, and returns the loaded kernel.
     pub(crate) fn ready(&self, launch: &mut Launch, id: u64) -> Result<Handle> {
         let kernel = self.kernels.get(launch, &self.driver, self.facts.capability, || self.nvrtc())?;
         if launch.args.fault_kind().is_some()
@@ -284,7 +285,7 @@ impl Gpu {
         lock(self.blas()?).run(product, (workspace, bytes), stream)
     }
 
-    /// Runs a convolution with cuDNN or its replacement. The choice depends only on the libraries and on sizes.
+    /// Runs a convolution with cuDNN or its replacement. The choice depends only on the libraries and the sizes.
     fn convolution(&self, step: ConvolutionStep, on: StreamId, stream: Handle, id: u64) -> Result<()> {
         let ConvolutionStep { convolution, before, after, otherwise } = step;
         let bytes = usize::try_from(self.workspace_bytes).unwrap_or(0);
@@ -410,12 +411,13 @@ impl Gpu {
         self.streams.all().into_iter().try_for_each(|stream| self.driver.synchronize_stream(stream))
     }
 
-    /// Takes the first error that a kernel detected since the last call. Without one, costs a lock and a load.
+    /// Takes the first error that a kernel detected since the last call. If there is none, this costs only a lock and a
+    /// load.
     ///
     /// # Errors
     /// The driver's errors.
     pub fn take_fault(&self) -> Result<Option<Fault>> {
-        // The memory that is read below was freed with the context.
+        // The memory read below was freed together with the context.
         if self.is_reset() {
             return Err(CudaError::Reset { ordinal: self.facts.ordinal });
         }

@@ -1,4 +1,5 @@
-//! Reads the rank of this process from the variables that torchrun, srun, mpirun and others set. It opens no connection.
+//! Reads this process's rank from the variables that torchrun, srun, mpirun and others set. It does not open a
+//! connection.
 
 use std::fmt;
 
@@ -42,7 +43,7 @@ pub enum StoreHost {
     FirstRank,
 }
 
-/// The place of one process in a job, as its launcher describes it.
+/// The place of one process in a job, as described by its launcher.
 ///
 /// ```
 /// use plimsoll_dist::Environment;
@@ -238,8 +239,8 @@ fn place(read: Read<'_>, launcher: Launcher, is_one_host: bool) -> Result<(Strin
     Ok((address.ok_or_else(|| missing("MASTER_ADDR"))?, port.ok_or_else(|| missing("MASTER_PORT"))?))
 }
 
-/// A port computed from the job's id: all ranks of a job compute the same one, and other jobs on the host most likely compute
-/// another.
+/// A port computed from the job's id: all ranks of a job compute the same port, and other jobs on the host most likely
+/// compute a different one.
 fn chosen_port(read: Read<'_>, launcher: Launcher) -> Result<Option<u16>> {
     let chosen = match launcher {
         Launcher::Slurm => {

@@ -18,7 +18,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 pub struct Client {
     stream: TcpStream,
     address: String,
-    /// How long the server may take to answer a command that it answers immediately.
+    /// How long the server may take to answer a command that it should answer immediately.
     answer: Duration,
 }
 
@@ -46,7 +46,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Sets how long the server may take to answer a command that it answers immediately. The default is one minute.
+    /// Sets how long the server may take to answer a command that it should answer immediately. The default is one
+    /// minute.
     ///
     /// # Errors
     /// I/O errors.
@@ -72,7 +73,7 @@ impl Client {
         self.send(&Message::of(Command::Set).bytes(key.as_bytes()).bytes(value))
     }
 
-    /// Sets a value unless the key already has one. Returns the value that the key has afterwards.
+    /// Sets a value unless the key already has one. Returns the key's value afterwards.
     ///
     /// # Errors
     /// If the store is gone.
@@ -99,7 +100,7 @@ impl Client {
         self.done(read_u8(&mut &self.stream)).map(|answer| answer == READY)
     }
 
-    /// Waits for a value and returns it. Returns `None` if nobody set it within `timeout`.
+    /// Waits for a value and returns it. Returns `None` if nobody sets it within `timeout`.
     ///
     /// # Errors
     /// If the store is gone.
@@ -117,8 +118,8 @@ impl Client {
         self.done(read_bytes(&mut &self.stream)).map(Some)
     }
 
-    /// Asks the store for a notice when a key exists; [`Client::is_there`] waits for it. Until the notice comes, this connection
-    /// can do nothing else.
+    /// Asks the store to send a notice when a key exists; [`Client::is_there`] waits for it. Until the notice arrives,
+    /// this connection can do nothing else.
     ///
     /// # Errors
     /// If the store is gone.
