@@ -215,8 +215,7 @@ class Watch:
         self.count_steps(min(it for it in steps if it or is_waiting))
 
     def backward_begins(self) -> None:
-        """Called when a backward pass begins. A step is done when the first of the lines that call `backward` is
-        reached again."""
+        """Called as a backward pass begins. A step ends when the first line that calls `backward` is reached again."""
         self.host.enter(STEP)
         if self.peak is not None:
             self.peak.backward(sys._getframe(2))
@@ -276,8 +275,7 @@ class Watch:
         self.host.enter(AFTER)
 
     def has_settled(self, steps: int) -> bool:
-        """Whether the reserved bytes have stopped growing: fragmented memory may keep growing long after the first
-        steps."""
+        """Whether the reserved bytes have stopped growing: fragmented memory may grow for many steps."""
         grown = max((step for (_, name), (_, step) in self.peaks.items() if name == "reserved"), default=0)
         return not settings.SETTLES or steps >= min(grown + QUIET, LATEST)
 
@@ -350,8 +348,7 @@ class Watch:
         self.leave(status)
 
     def stop(self, state: str, code: int) -> None:
-        """Exits immediately: none of the program's `finally` blocks or handlers run, because they might save a model of
-        zeros."""
+        """Exits without running the program's `finally` blocks or handlers, which might save a model of zeros."""
         self.state = state
         self.finish(dump=True)
         for stream in (sys.stdout, sys.stderr):
