@@ -9,7 +9,7 @@ use plimsoll_needs::needs;
 use crate::isolation::{ISOLATIONS, answer, laid_out, predict};
 use crate::program::{Folder, stderr};
 
-/// Makes the system calls that an overlay and Landlock need fail, then becomes the command.
+/// Makes the system calls that an overlay and Landlock need fail, then executes the command.
 const REFUSED: &str = r##"
 import ctypes, os, platform, struct, sys
 unshare = 97 if platform.machine() == "aarch64" else 272

@@ -114,7 +114,7 @@ fn a_plan_for_several_hosts_tries_groups_of_a_host() {
     let two_hosts = plan("16xH100", &[]);
     let hybrid = "--parallel replicate=2,shard=8".to_owned();
     assert!(ways(&two_hosts).contains(&hybrid), "{two_hosts}");
-    // Gathers that stay on a host are faster than those across hosts.
+    // Gathers within a host are faster than those across hosts.
     let ms = |way: &str| {
         let rows = two_hosts["rows"].as_array().expect("rows");
         let row = rows.iter().find(|row| row["options"] == serde_json::json!([way])).expect("the way");

@@ -69,7 +69,7 @@ fn every_budget_gives_the_same_bits() {
 fn kept(device: &Device, steps: &[Step], checkpointer: &Checkpointer, x: &Tensor) -> u64 {
     let activations = || device.memory_by_category()[Category::Activation];
     let most = Arc::new(AtomicUsize::new(0));
-    // After each block, also while it runs again, the bytes are looked at.
+    // The bytes are checked after each block, including when it runs again.
     let watched = |step: &Step| {
         let (step, device, most) = (step.clone(), device.clone(), most.clone());
         Step::new(move |x: &Tensor| {
@@ -102,7 +102,7 @@ fn no_more_is_kept_than_the_budget() {
         let schedule = checkpointer.schedule(&steps, &x).unwrap();
         assert!(schedule.kept_bytes() <= budget);
         let found = kept(&device, &steps, &checkpointer, &x);
-        // The input of the sequence is no activation. A block that runs also has its output.
+        // The input of the sequence is not an activation. A running block also has its output.
         assert!(found <= budget + unit, "{found} of {budget}");
         assert!(schedule.recomputed() <= last, "{budget}");
         last = schedule.recomputed();
@@ -214,7 +214,7 @@ fn a_block_that_changes_its_input_is_named() {
     let steps = [Step::new(|x: &Tensor| x.add_scalar(1.0)), Step::new(doubled)];
     let error = checkpoint_sequential(&steps, Budget::Auto, &input(&device)).unwrap_err().to_string();
     assert!(error.contains("block 1"), "{error}");
-    // A number of segments needs no measuring.
+    // If the number of segments is given, nothing needs to be measured.
     let x = input(&device);
     let checkpointer = Checkpointer::new(1);
     checkpointer.forward(&steps, &x).unwrap().sum().unwrap().backward().unwrap();

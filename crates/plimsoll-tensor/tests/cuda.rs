@@ -1,8 +1,8 @@
 //! The CUDA device on the stand-in driver: the kernels of all operators compile and are launched, with a GPU's memory requests
 //! but without values.
 //!
-//! The library search path is read when a process starts, so each test starts this program again with the stand-in's library in
-//! place of the driver. Tests that compile kernels need NVRTC: see `plimsoll-needs`.
+//! The library search path is read when a process starts, so each test starts this program again with the stand-in's
+//! library instead of the driver. Tests that compile kernels need NVRTC: see `plimsoll-needs`.
 
 #![cfg(target_os = "linux")]
 
@@ -413,7 +413,7 @@ fn matrix_products_are_computed_in_tf32_only_where_that_is_allowed() {
     }
 }
 
-/// The stand-in remembers the bytes that were copied last until a kernel runs, so these values come back.
+/// Until a kernel runs, the stand-in remembers the bytes that were copied last, so these values come back.
 #[test]
 fn pinned_memory_is_copied_there_and_back_and_goes_back_to_the_system() {
     if is_inner("pinned_memory_is_copied_there_and_back_and_goes_back_to_the_system", &[]) {

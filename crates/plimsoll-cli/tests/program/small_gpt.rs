@@ -37,7 +37,7 @@ pub(crate) fn endless(ranks: usize, batch_size: &str, parallel: &str, args: &[&s
     (0..ranks).map(rank).collect()
 }
 
-/// Checks that arguments are refused before any file is read.
+/// Checks that arguments are rejected before any file is read.
 pub(crate) fn refused(batch_size: &str, args: &[&str], expected: &str) {
     let output = train(batch_size, &[&["--data", "/nowhere/text"], args].concat());
     assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));

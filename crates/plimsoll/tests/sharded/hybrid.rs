@@ -99,7 +99,7 @@ fn one_replica_saves_and_any_mesh_resumes() {
         });
         assert!(found == expected, "resumed by {loaded_by:?} of {case:?}");
     }
-    // State dicts of whole tensors, on rank 0 alone.
+    // State dicts of whole tensors, only on rank 0.
     let counts = on_ranks(4, |group| {
         let mut training = Training::new(group, Some(Shard::Parameters), hybrid, 1).unwrap();
         training.steps(group, 0..1);
