@@ -59,7 +59,7 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// The same operator with other random numbers, if [`Kernel::varies`] says that it draws some.
+    /// The same operator with different random numbers, if [`Kernel::varies`] says that it draws some.
     fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
         let _ = from;
         None

@@ -1,8 +1,8 @@
 //! Offloading and eviction: the bytes of a tensor leave its device, and are brought back when an operation needs
 //! them.
 //!
-//! The bytes wait in pinned host memory, or a recipe computes them again. Operators and kernels need not know about this.
-//! All tensors that share a storage are moved together.
+//! The bytes wait in pinned host memory, or a recipe computes them again. Operators and kernels do not need to know
+//! about this. All tensors that share a storage are moved together.
 
 use crate::autograd::no_grad;
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! Cross entropy of a projection, computed for some rows at a time. Their logits are overwritten with their gradients,
+//! Cross entropy of a projection, computed for a few rows at a time. Their logits are overwritten with their gradients,
 //! from which the gradients of the inputs are computed, before the next rows are projected.
 
 use super::cross_entropy::{Coefficients, log_sum};

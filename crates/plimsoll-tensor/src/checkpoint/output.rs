@@ -2,8 +2,8 @@
 //! instead.
 //!
 //! [`checkpoint`](super::checkpoint) drops the tensors that a piece saves; this drops its output. The output of a
-//! normalization or an activation is as large as its input, which is saved anyway, and takes only one pass to compute
-//! again. Any later operation that reads the output may save it in this way. The values are computed when the first
+//! normalization or an activation is as large as its input, which is saved anyway, and takes only one pass to
+//! recompute. Any later operation that reads the output may save it in this way. The values are computed when the first
 //! derivative needs them, and freed after the last one has read them. As Megatron's `CheckpointWithoutOutput`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -26,7 +26,7 @@ struct Target {
 }
 
 impl Target {
-    /// Whether it holds a result that is still in use.
+    /// Whether it contains a result that is still in use.
     fn is_used(&self) -> bool {
         self.taken_by.as_ref().is_some_and(|(_, result)| Arc::strong_count(result) > 1)
     }
@@ -45,7 +45,7 @@ impl Target {
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
 ///
-/// If the result cannot be computed there (`out` is an operand, or has another dtype or layout), it is computed in new memory
+/// If the result cannot be computed there (`out` is an operand, or has a different dtype or layout), it is computed in new memory
 /// and copied. If `f` runs several operations, each may write into `out` while no earlier result there is in use; the last
 /// result is copied if it was computed elsewhere.
 ///

@@ -25,7 +25,7 @@ pub(super) fn save(call: &Call<'_>, execution: &Execution, saved: &mut SavedTens
         return Ok(());
     }
     for (i, input) in ins.iter().enumerate().filter(|&(i, _)| saves.has_input(i)) {
-        // Saving a gathered copy means that the derivative need not gather again; a copy in another dtype would only be
+        // Saving a gathered copy means that the derivative need not gather again; a copy in a different dtype would only be
         // larger.
         let same_type = |copy: &&Data| copy.dtype == input.dtype();
         let data = gathered(&execution.gathered, i).filter(same_type).unwrap_or(input.data());

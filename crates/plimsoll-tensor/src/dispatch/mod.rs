@@ -197,7 +197,7 @@ fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Exec
         execution.has_views = true;
         return Ok(());
     }
-    // Layout policy: an input whose layout the kernel cannot read, or that it reads in another dtype, is copied first.
+    // Layout policy: an input whose layout the kernel cannot read, or that it reads in a different dtype, is copied first.
     let types = Types::of(device, op);
     for (i, data) in ins.iter().enumerate() {
         let dtype = types.of_kernel(data.dtype);

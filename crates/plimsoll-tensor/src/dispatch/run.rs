@@ -57,7 +57,7 @@ impl<'a> Types<'a> {
         if dtype == DType::F32 || !self.converts { dtype } else { self.kernel.cpu_type(dtype) }
     }
 
-    /// Allocates the memory that the kernel writes an output to, if in another dtype.
+    /// Allocates the memory that the kernel writes an output to, if in a different dtype.
     pub(super) fn alloc_converted(&self, device: &Device, out: &Data) -> Result<Option<Data>> {
         let dtype = self.of_kernel(out.dtype);
         if dtype == out.dtype {

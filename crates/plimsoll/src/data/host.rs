@@ -112,13 +112,13 @@ impl HostArray {
         (self.elements() as u64).saturating_mul(self.dtype.size() as u64)
     }
 
-    /// The elements, unless they are absent or of another type.
+    /// The elements, unless they are absent or of a different type.
     #[must_use]
     pub fn as_slice<T: HostElement>(&self) -> Option<&[T]> {
         T::values(&self.values)
     }
 
-    /// The elements, mutable, unless they are absent or of another type.
+    /// The elements, mutable, unless they are absent or of a different type.
     pub fn as_mut_slice<T: HostElement>(&mut self) -> Option<&mut [T]> {
         T::values_mut(&mut self.values)
     }

@@ -171,9 +171,8 @@ impl RandomSampler {
         Self { len, seed, draws: None }
     }
 
-    /// Draws this many samples in an epoch, each from all of the data set. It takes no memory, even for a large
-    /// data set. In PyTorch: `replacement=True, num_samples=draws`. If the data set is empty, no samples are
-    /// drawn.
+    /// Draws this many samples in an epoch, each from all of the data set. It uses no memory, even for a large data
+    /// set. In PyTorch: `replacement=True, num_samples=draws`. If the data set is empty, no samples are drawn.
     #[must_use]
     pub const fn with_replacement(self, draws: usize) -> Self {
         Self { draws: Some(draws), ..self }

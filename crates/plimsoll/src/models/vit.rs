@@ -163,7 +163,8 @@ impl Module for Vit {
     }
 }
 
-/// The projection of patches: a convolution whose windows do not overlap, computed as one matrix product of all patches.
+/// The projection of patches: a convolution whose windows do not overlap, computed as a single matrix product for all
+/// patches.
 #[derive(Debug)]
 struct Patches {
     label: LabelId,

@@ -4,7 +4,7 @@ use plimsoll_tensor::{Result, Tensor};
 
 use super::{Members, MembersMut, Module, Scope};
 
-/// A chain of layers; each takes the output of the one before. Like `torch.nn.Sequential`.
+/// A chain of layers; each one receives the output of the previous one. Like `torch.nn.Sequential`.
 ///
 /// ```
 /// use plimsoll::{Device, Tensor, nn, nn::Module};

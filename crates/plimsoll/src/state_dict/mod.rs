@@ -144,8 +144,8 @@ impl TensorSource for StateDict {
     }
 }
 
-/// Copies the tensors of a source into those of a model, a tensor at a time. Types are converted. Returns the names that do
-/// not match, which are an error with [`Strict::Yes`].
+/// Copies the tensors of a source into those of a model, one tensor at a time. Types are converted. Returns the names
+/// that do not match, which are an error with [`Strict::Yes`].
 ///
 /// A name does not count as missing if the source has another name of the same tensor (tied weights).
 ///

@@ -83,7 +83,7 @@ impl Axis {
         }
     }
 
-    /// Converts an integer position to an index, and tells whether it is inside the image.
+    /// Converts an integer position to an index, and returns whether it is inside the image.
     fn index(self, place: &Tensor) -> Result<(Tensor, Tensor)> {
         let last = self.size as f64 - 1.0;
         let inside = place.ge_scalar(0.0)?.logical_and(&place.le_scalar(last)?)?;

@@ -1,4 +1,4 @@
-//! Resampling of `[batch, channels, …]` to another size. Its derivative only needs the sizes.
+//! Resampling of `[batch, channels, …]` to a different size. Its derivative only needs the sizes.
 
 use smallvec::smallvec;
 
@@ -204,7 +204,7 @@ impl Operator for InterpolateBackward {
 }
 
 impl Tensor {
-    /// Resamples images `[batch, channels, …]` of one to three dimensions to another size. Like
+    /// Resamples images `[batch, channels, …]` with one to three dimensions to a different size. Like
     /// `torch.nn.functional.interpolate`, without antialiasing.
     ///
     /// ```

@@ -46,7 +46,7 @@ impl Tensor {
         call_one(Copy::AS_IT_IS, &[self])
     }
 
-    /// Converts the values to another dtype. Floats round to the nearest; conversion to integers truncates and saturates;
+    /// Converts the values to a different dtype. Floats round to the nearest; conversion to integers truncates and saturates;
     /// integers wrap; `bool` is true where a value is not zero. Gradients flow between floating-point dtypes. Like
     /// `Tensor.to(dtype)`.
     ///

@@ -100,7 +100,7 @@ impl Source {
         }
     }
 
-    /// Refuses dtypes that cannot hold such values.
+    /// Rejects dtypes that cannot hold such values.
     pub(crate) fn check(self, op: &'static str, dtype: DType) -> Result<()> {
         let refused = |expected| Err(Error::DType { op, expected, got: dtype });
         match self {

@@ -104,7 +104,7 @@ impl Tensor {
         self.empty_like_of(self.dtype())
     }
 
-    /// [`Tensor::empty_like`] with another dtype. Like `torch.empty_like` with its argument `dtype`.
+    /// [`Tensor::empty_like`] with a different dtype. Like `torch.empty_like` with its argument `dtype`.
     ///
     /// # Errors
     /// If memory runs out.

@@ -1,4 +1,4 @@
-//! Moves and converts leaves: a parameter on another device, or in another dtype or memory format, keeps its owner, gradient
+//! Moves and converts leaves: a parameter on another device, or in a different dtype or memory format, keeps its owner, gradient
 //! and hooks.
 
 use crate::autograd::no_grad;
@@ -24,7 +24,7 @@ impl Tensor {
         self.replaced(|tensor| tensor.to_device(device))
     }
 
-    /// Converts this leaf to another dtype, as PyTorch's `Module.to` converts a parameter. The result is a leaf with the same
+    /// Converts this leaf to a different dtype, as PyTorch's `Module.to` converts a parameter. The result is a leaf with the same
     /// owner and hooks, and its gradient is converted too. Returns the leaf itself if it already has the dtype. If the
     /// values are [evicted](crate::State::Evicted), they are converted when they are computed.
     ///

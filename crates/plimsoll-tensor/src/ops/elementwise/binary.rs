@@ -115,7 +115,7 @@ impl<F: Row> Kernel for Binary<F> {
         let compute = common.map(|common| F::TYPES.compute(common));
         let [a, b] = ["a", "b"].map(Cow::Borrowed);
         let [a, b] = match (compute, &call.ins[..]) {
-            // As on the host, integers of another dtype are converted first.
+            // As on the host, integers of a different dtype are converted first.
             (Some(compute), [x, y]) if !compute.is_float() => {
                 let converted = |of: Cow<'static, str>, dtype: DType| match dtype == compute {
                     true => of,

@@ -91,7 +91,7 @@ impl Tensor {
     /// # Ok::<(), plimsoll_tensor::Error>(())
     /// ```
     ///
-    /// A tensor that is not an integer vector; a negative number; weights of another shape; a device that computes no values;
+    /// A tensor that is not an integer vector; a negative number; weights of a different shape; a device that computes no values;
     /// out of memory.
     pub fn bincount<'a>(&self, weights: impl Into<Option<&'a Tensor>>, min_length: usize) -> Result<Tensor> {
         let weights = weights.into();

@@ -106,7 +106,8 @@ impl Operator for Cdist {
     }
 }
 
-/// `grad, x, y, distances -> grad of x`; `left` says which side of the pairs `x` is. It has no derivative, as in PyTorch.
+/// `grad, x, y, distances -> grad of x`; `left` says which side of the pairs `x` is on. It has no derivative, as in
+/// PyTorch.
 #[derive(Clone, Copy, Debug)]
 struct CdistBackward {
     p: f64,

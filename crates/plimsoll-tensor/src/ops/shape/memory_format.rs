@@ -30,7 +30,7 @@ fn channels_last_order(rank: usize) -> Dims {
 }
 
 impl MemoryFormat {
-    /// The format of a layout; `None` if it has gaps or another order. A layout that is in both formats is
+    /// The format of a layout; `None` if it has gaps or a different order. A layout that is in both formats is
     /// [`MemoryFormat::Contiguous`].
     pub(crate) fn of(layout: &Layout) -> Option<MemoryFormat> {
         if layout.is_contiguous() {

@@ -1,6 +1,6 @@
 //! Parts of a tensor as views: ranges with steps, single indices, diagonals, windows.
 //!
-//! All of them have the same derivative: zeros of the complete shape, with the gradient in place of the part.
+//! All of them have the same derivative: zeros in the complete shape, with the gradient where the part was.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -181,8 +181,8 @@ impl Tensor {
         call_one(Part::Narrow { dim: dim_index("narrow", dim, self.rank())?, start, len }, &[self])
     }
 
-    /// Every `step`-th element of a range of one dimension, as a view. As Python's `x[start:end:step]`: negative bounds count
-    /// from the end, and bounds out of range are clamped.
+    /// Every `step`-th element of a range of one dimension, as a view. Like Python's `x[start:end:step]`: negative
+    /// bounds count from the end, and bounds out of range are clamped.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, Tensor};

@@ -35,7 +35,7 @@ macro_rules! reshape_to {
 reshape_to!(usize, i32, i64, isize);
 
 impl Tensor {
-    /// The same elements in row-major order in another shape: a view if possible, otherwise a copy. One size may be -1.
+    /// The same elements in row-major order in a different shape: a view if possible, otherwise a copy. One size may be -1.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, Tensor};
@@ -58,7 +58,7 @@ impl Tensor {
         }
     }
 
-    /// The same elements in row-major order in another shape, without a copy. One size may be -1. Like `Tensor.view`.
+    /// The same elements in row-major order in a different shape, without a copy. One size may be -1. Like `Tensor.view`.
     ///
     /// # Errors
     /// If the shape has a different number of elements, or the strides would require a copy (use `reshape`).
@@ -115,7 +115,7 @@ impl Tensor {
         self.transpose(0, 1)
     }
 
-    /// Puts the dimensions into another order; each must be listed once.
+    /// Puts the dimensions into a different order; each must be listed once.
     ///
     /// # Errors
     /// If the order omits or repeats a dimension, or has one that is out of range.
@@ -138,7 +138,7 @@ impl Tensor {
         call_one(View::Unsqueeze(dim), &[self])
     }
 
-    /// Removes a dimension of size 1. If it has another size, returns the tensor itself, as in PyTorch.
+    /// Removes a dimension of size 1. If it has a different size, returns the tensor itself, as in PyTorch.
     ///
     /// # Errors
     /// If a dimension is out of range.
@@ -177,7 +177,7 @@ impl Tensor {
     }
 }
 
-/// `x -> view`: the same elements in another shape or order.
+/// `x -> view`: the same elements in a different shape or order.
 #[derive(Clone, Debug)]
 enum View {
     /// To this shape.
