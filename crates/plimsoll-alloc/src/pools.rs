@@ -152,12 +152,12 @@ impl Pools {
         &self.blocks[id]
     }
 
-    /// The block in a slot, if the slot exists; for ids that come from a caller.
+    /// The block in a slot, if the slot exists. Use this for ids that come from a caller.
     pub(crate) fn get(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(id)
     }
 
-    /// All blocks, in slot order; for sums, not for output.
+    /// All blocks, in slot order. Use this for sums, not for output.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
         self.blocks.iter()
     }

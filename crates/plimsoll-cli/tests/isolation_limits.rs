@@ -97,7 +97,8 @@ except OSError as why:
     }
 }
 
-/// Changes a file of another program in /dev/shm in each way. Uses shared memory, locks, queues and its own workers.
+/// Changes another program's file in /dev/shm in every possible way. Uses shared memory, locks, queues and its own
+/// workers.
 const SHARED: &str = r##"
 import ctypes, multiprocessing, multiprocessing.shared_memory as shared, os, sys
 old = sys.argv[1]

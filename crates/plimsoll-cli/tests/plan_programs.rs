@@ -1,4 +1,5 @@
-//! Programs that `plan` and `run` cannot help, or only in an unusual way: each gets a correct answer.
+//! Programs that `plan` and `run` cannot help, or can help only in an unusual way: each gets a correct
+//! answer.
 
 use serde_json::Value;
 

@@ -1,4 +1,5 @@
-//! GPUs for `predict` that are not a listed name: beside other programs, described, a MIG slice, one that shares the host's memory.
+//! GPUs for `predict` that are not just a listed name: next to other programs, described, a MIG slice, or sharing the
+//! host's memory.
 
 use std::fs;
 

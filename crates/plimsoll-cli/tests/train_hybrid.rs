@@ -1,5 +1,6 @@
-//! `plimsoll train gpt --parallel replicate=R,shard=S`: groups of ranks that share a model. They have the bits of data parallel
-//! ranks, only the first group saves, a killed rank is named, and a simulated rank has the account of a real one.
+//! `plimsoll train gpt --parallel replicate=R,shard=S`: groups of ranks that share a model. Results are bit-identical
+//! to data parallelism, only the first group saves, a killed rank is named, and a simulated rank reports the same
+//! memory as a real one.
 
 use std::time::{Duration, Instant};
 use std::{fs, thread};

@@ -1,5 +1,6 @@
-//! `plimsoll train gpt --parallel tp=N` and `dp=D,tp=T`: ranks that share each layer have the losses of one rank, save under the names
-//! of the whole model, whatever happens meanwhile, and a simulated rank has the account of a real one.
+//! `plimsoll train gpt --parallel tp=N` and `dp=D,tp=T`: ranks that share each layer have the losses of one rank, save
+//! under the names of the whole model no matter what happens meanwhile, and a simulated rank reports the same memory as
+//! a real one.
 
 use std::fs;
 use std::process::Output;

@@ -70,7 +70,7 @@ const PROFILES: [Profile; 33] = [
 
 /// A slice of a GPU, described as a separate GPU: with the slice's memory and multiprocessors, and its share of the L2
 /// cache, the bandwidth and the FLOP/s. It has no NVLink, because slices cannot communicate with each other. Media
-/// extensions (`1g.10gb+me`) do not change it.
+/// extensions (`1g.10gb+me`) make no difference.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("H100")?;

@@ -1,4 +1,5 @@
-//! Other kinds of GPU: beside other programs, a MIG slice, one that shares the host's memory, one of the user's own.
+//! Other kinds of GPU: one next to other programs, a MIG slice, one that shares the host's memory, and one that the
+//! user describes.
 
 use std::ffi::c_void;
 

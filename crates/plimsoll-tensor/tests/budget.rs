@@ -1,4 +1,5 @@
-//! Sequences that are checkpointed within a budget: the same bits, and no more bytes than the budget.
+//! Sequences that are checkpointed within a budget give bit-identical results, and use no more bytes than
+//! the budget.
 
 use plimsoll_tensor::checkpoint::{
     Budget, Checkpointer, Step, checkpoint, checkpoint_sequential, is_recomputing,
@@ -38,7 +39,8 @@ fn input(device: &Device) -> Tensor {
     Tensor::randn(&[ROWS, WIDTH], device).unwrap().requires_grad_(true).unwrap()
 }
 
-/// The loss, the gradients and the next random number of a step with this budget; of all kept without one.
+/// The loss, the gradients and the next random number of a step with this budget; without one, everything
+/// is kept.
 fn step(budget: Option<Budget>, count: usize) -> Vec<Vec<f32>> {
     let device = Device::cpu_with(CpuConfig::default());
     device.manual_seed(3);
@@ -65,7 +67,8 @@ fn every_budget_gives_the_same_bits() {
     }
 }
 
-/// The most bytes that the functions keep for the backward pass, above what there is before.
+/// The maximum number of bytes that the functions keep for the backward pass, beyond what there was
+/// before.
 fn kept(device: &Device, steps: &[Step], checkpointer: &Checkpointer, x: &Tensor) -> u64 {
     let activations = || device.memory_by_category()[Category::Activation];
     let most = Arc::new(AtomicUsize::new(0));
@@ -110,7 +113,7 @@ fn no_more_is_kept_than_the_budget() {
     assert_eq!(last, 0.0);
 }
 
-/// Peaks of a step of equal layers, in units of one layer's output.
+/// The peaks of a step through identical layers, in units of one layer's output.
 #[test]
 fn a_chain_of_equal_layers_takes_twice_the_root_and_three() {
     for count in [16usize, 64, 100, 256, 1024, 4096] {

@@ -231,8 +231,8 @@ fn kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated() {
     }
 }
 
-/// Tiled attention, forward and backward, of a projection with and without a bias: widths, dtypes, causal or not, grouped
-/// heads.
+/// Tiled attention, forward and backward, on a projection with and without a bias: various widths and dtypes, causal or
+/// not, and with grouped heads.
 fn attend_in_short_floats(device: &Device) {
     for (dim, causal, dtype) in [64, 80, 128].into_iter().flat_map(|dim| {
         let types = [DType::BF16, DType::F16];

@@ -82,7 +82,7 @@ class Peaks(TypedDict):
 
 
 class Outside(TypedDict):
-    """Memory that a process uses on a device beyond what it requests, at the peak of its memory there."""
+    """Memory that a process uses on a device beyond what it requests, when its memory there peaks."""
 
     device: int
     owner: str

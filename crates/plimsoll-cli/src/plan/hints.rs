@@ -1,5 +1,5 @@
 //! Hints about faster matrix products that the GPU supports and the program does not use ([`hints`]): TF32, fp8, and
-//! weights of which half are zero (2:4 sparsity). They change the numbers, and no technique applies them.
+//! 2:4 sparse weights, half of which are zero. They change the numbers, and no technique applies them.
 
 use plimsoll_gpu::Gpu;
 

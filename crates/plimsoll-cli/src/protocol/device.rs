@@ -44,7 +44,7 @@ impl Peaks {
     }
 }
 
-/// Memory that a process uses on a device in addition to what it requests, at the peak of its memory there.
+/// Memory that a process uses on a device beyond what it requests, when its memory there peaks.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Outside {
     /// The device's number in the process.

@@ -87,7 +87,7 @@ pub(crate) struct Report {
     /// Bytes requested from CUDA, but not by PyTorch's allocator; `None` if unknown.
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
-    /// Memory on its devices beyond what it requested, at the peak of its memory there.
+    /// Memory on its devices beyond what it requested, when its memory there peaked.
     #[serde(default)]
     pub(crate) outside: Vec<Outside>,
     /// The last request for such memory that did not fit.

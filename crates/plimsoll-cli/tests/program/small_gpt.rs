@@ -1,4 +1,5 @@
-//! `plimsoll train gpt` with a model whose matrices are just large enough to be cut among ranks.
+//! `plimsoll train gpt` with a model whose matrices are just large enough to be divided among
+//! ranks.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};

@@ -32,8 +32,7 @@ impl Rooms {
         Rooms { src: src.to_path_buf(), uses }
     }
 
-    /// Uses of a file that is below the user in one of the tables, and files that are missing in an ordered
-    /// table.
+    /// Cases where a file uses one below it in a table, and files that are missing from an ordered table.
     pub(crate) fn arrows_up(&self) -> Vec<String> {
         let mut found = Vec::new();
         for parent in self.uses.modules() {

@@ -1,5 +1,5 @@
-//! Hybrid sharding: groups of ranks share a model, and exchange the sums of gradients with other groups. It has the bits of data
-//! parallel training, and only one of the groups saves.
+//! Hybrid sharding: groups of ranks share a model, and exchange the sums of gradients with other groups. Results are
+//! bit-identical to data-parallel training, and only one of the groups saves.
 
 use std::fs;
 

@@ -149,7 +149,8 @@ def stand_alone(torch: Any) -> None:
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # it registers the group
 
     class Store(distributed.Store):
-        """Answers for the absent ranks. The only value that they would have written is NCCL's unique ID, of 128 bytes."""
+        """Answers for the absent ranks. The only value that they would have written is NCCL's unique ID of 128
+        bytes."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -36,8 +36,8 @@ class View:
 
 
 class Kept:
-    """A saved tensor that stays. It is detached: an operator's result that kept its graph would keep itself alive
-    forever.
+    """A saved tensor that stays on the GPU. It is detached: an operator's result that kept its graph would keep
+    itself alive forever.
     """
 
     def __init__(self, tensor: Any) -> None:
