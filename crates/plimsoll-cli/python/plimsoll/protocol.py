@@ -291,7 +291,7 @@ class Report(TypedDict):
     went_on: bool
     whole: bool  # whether the training loop ran to its end
     ended: bool
-    after: list[Place]  # code behind the last step that may need memory and did not run
+    after: list[Place]  # code after the last step that may need memory and did not run
     unseen: list[Place]
     late: list[Late]
     after_error: Thrown | None

@@ -82,7 +82,7 @@ pub fn linear_cross_entropy<T: Float>(
     Ok(sum / divisor)
 }
 
-/// Computes the losses of the rows from `first` on and, if there is a scale, replaces their logits by their gradients.
+/// Computes the losses of the rows from `first` onward and, if there is a scale, replaces their logits by their gradients.
 fn loss_and_gradient<T: Float>(
     of: &Coefficients<'_, T>,
     first: usize,

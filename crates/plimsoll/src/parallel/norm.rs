@@ -150,7 +150,7 @@ fn rows_of_chunk(row_len: usize) -> usize {
     (CHUNK / row_len.max(1)).max(1)
 }
 
-/// Writes the sums of squares of the rows of a gradient to `sums`, from `at` on.
+/// Writes the sums of squares of the rows of a gradient to `sums`, from `at` onward.
 fn square_sums(sums: &Tensor, at: usize, row_len: usize, grad: &Tensor, work: &Work) -> Result<()> {
     if grad.numel() == 0 {
         return Ok(());

@@ -232,7 +232,7 @@ fn small(group: &ProcessGroup, seed: u64) -> (Sequential, FullyShardedDataParall
     (model, sharded, adamw)
 }
 
-/// Takes these steps, from the start or a checkpoint. Saves after each step from `first` on.
+/// Takes these steps, from the start or a checkpoint. Saves after each step from `first` onward.
 fn train(group: &ProcessGroup, run: &Path, steps: RangeInclusive<u64>, from: Option<&Path>, first: u64) {
     let (model, sharded, mut adamw) = small(group, 1);
     if let Some(from) = from {

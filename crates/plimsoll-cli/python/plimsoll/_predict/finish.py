@@ -33,7 +33,7 @@ LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
 LONGEST_TIME = 120.0  # the same if a loop with growing memory needs it
 IDLE = 5  # stop after this many further steps without new code in between, and this many seconds of CPU time:
 IDLE_TIME = 1.0
-REST_TIME = 5.0  # if the code behind these steps may need memory
+REST_TIME = 5.0  # if the code after these steps may need memory
 RUN_ON_TIME = 8.0  # the loop of the steps runs to its end if that takes at most this many seconds of CPU time
 
 
@@ -75,7 +75,7 @@ class Finish:
         self.idle_since = 0.0  # the CPU time at which there were too many of them
         self.runs_on = False  # whether the loop of the steps is running to its end
         self.is_whole = False  # whether it has
-        self.after: list[protocol.Place] = []  # code behind the last step that may need memory
+        self.after: list[protocol.Place] = []  # code after the last step that may need memory
         self.ends: list[tuple[float, float]] = []  # CPU time and time at the end of each of the latest steps
         self.called: set[tuple[str, int]] = set()  # lines that call `eval()`
         self.files: set[str] = set()  # the program's files on the stack at a step

@@ -10,7 +10,7 @@ import time
 from .. import protocol
 from . import settings
 
-ALIKE = 1.02  # requests of two steps that differ by less are alike
+ALIKE = 1.02  # steps whose requests differ by less count as equal
 PROBE = 8  # steps after which it shows whether all steps differ, or only a few kinds alternate
 MANY = 8  # kinds of steps that are not a few
 QUIET = 24  # the reserved bytes have settled if they did not grow for this many steps, and for half of all steps
