@@ -80,7 +80,7 @@ pub(crate) fn write(samples: &Samples) {
     let mut text = TEXT.lock();
     text.length = 0;
     fill(&mut text, samples, process, &NAMES.lock());
-    // Zero bytes follow the path, because `push` leaves room for one.
+    // The path is followed by a zero byte, because `push` leaves room for one.
     path.bytes[path.length] = 0;
     if let Ok(path) = CStr::from_bytes_until_nul(&path.bytes) {
         sys::write(path, &text.bytes[..text.length]);

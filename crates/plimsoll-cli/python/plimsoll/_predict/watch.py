@@ -248,7 +248,7 @@ class Watch:
         self.counted = steps
         self.measure(steps)
         finish.stepped()
-        if self.varying.began is None:  # later, the batch that a variable holds may grow as batches do
+        if self.varying.began is None:  # later, the batch in a variable may grow as batches grow
             self.growth.note(self.peaks)
         self.varying.note(self.requested, self.peaks)
         if finish.runs_on:

@@ -455,7 +455,7 @@ impl FullyShardedDataParallel {
 
 impl Drop for FullyShardedDataParallel {
     fn drop(&mut self) {
-        self.reshard(); // so that each further use of a parameter is an error
+        self.reshard(); // so that any later use of a parameter is an error
         if let Kind::Sharded { hooks, .. } = &self.kind {
             hooks.iter().for_each(HookHandle::remove);
         }
