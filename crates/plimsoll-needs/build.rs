@@ -1,11 +1,11 @@
-//! Looks for what tests need, once a build: `found.rs` lists each need with the reason why it is lacking, if it is.
+//! Looks for what tests need, once per build: `found.rs` lists each need, with the reason if it is missing.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Packages of Python that tests need, and the module that each brings.
+/// Python packages that tests need, and the module that each provides.
 const PACKAGES: [(&str, &str); 6] = [
     ("pytorch", "torch"),
     ("transformers", "transformers"),

@@ -80,7 +80,7 @@ pub fn pages(device: &mut impl Driver) {
     refused("map outside reserved address space", &device.map(at(0), PAGE_BYTES, 1));
 }
 
-/// Mapped pages can be mapped again in another order, take no more memory for that, and stay mapped where they were.
+/// Mapped pages can be mapped again in a different order, take no more memory for that, and stay mapped where they were.
 /// The device needs at least 64 MiB free.
 ///
 /// # Panics

@@ -1,9 +1,10 @@
 //! The packed policy: [`PackedAllocator`], a caching allocator that reserves little more than is allocated.
 //!
-//! It takes the same requests and the same [`Driver`] as [`Allocator`](crate::Allocator), and sends the same events.
-//! Its addresses are its own, not PyTorch's. Small blocks share pages of 2 MiB. Larger blocks are placed by best fit,
-//! as in an expandable segment; a block for which no gap is long enough is stitched: free pages are mapped a second
-//! time, one after another. So new memory is taken only if the free pages are too few, never because they are apart.
+//! It accepts the same requests and the same [`Driver`] as [`Allocator`](crate::Allocator), and sends the same events.
+//! Its addresses are its own, not PyTorch's. Small blocks share 2 MiB pages. Larger blocks are placed by best fit, as
+//! in an expandable segment. If no gap is long enough, a block is stitched: free pages are mapped a second time, one
+//! after another. So new memory is allocated only if there are too few free pages, never because they are not
+//! contiguous.
 //!
 //! The files, from the bottom up; a file uses only those above it:
 //!
@@ -19,7 +20,7 @@
 //!
 //! Note [Two addresses of a page]: CUDA allows a page to be mapped several times. A kernel sees what earlier kernels
 //! wrote through another mapping. Two blocks never share a byte, and begin at multiples of 512 bytes, so no cache line
-//! is used through two mappings at a time. A range is unmapped only after the work on its stream is done.
+//! is used through two mappings at the same time. A range is unmapped only after the work on its stream is done.
 
 mod arena;
 mod block;
@@ -71,7 +72,7 @@ pub struct PackedAllocator<D, O> {
     observer: O,
     live: BTreeMap<Addr, Block>,
     waiting: WaitingBlocks,
-    /// In blocks that callers complete later.
+    /// The bytes in blocks that callers complete later.
     kept_bytes: u64,
 }
 
@@ -116,7 +117,7 @@ impl PackedAllocation {
 #[must_use = "a block that is dropped instead of completed is leaked"]
 pub struct PackedWaiting(Block);
 
-/// What can still be done for a request for which there is no memory.
+/// What can still be done for a request if there is no memory.
 #[derive(Clone, Copy)]
 enum Relief {
     Wait,
@@ -125,7 +126,7 @@ enum Relief {
 }
 
 impl<D: Driver, O: Observer> PackedAllocator<D, O> {
-    /// Makes an empty allocator. The driver must support virtual memory, with [`Driver::alias`].
+    /// Creates an empty allocator. The driver must support virtual memory, including [`Driver::alias`].
     pub fn new(driver: D, observer: O) -> Self {
         let (live, waiting) = Default::default();
         Self { pages: Pages::new(driver), observer, live, waiting, kept_bytes: 0 }
@@ -168,7 +169,7 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
         Ok(PackedAllocation { addr, bytes, requested_bytes: request.bytes })
     }
 
-    /// Finds or makes room for a block, and takes it.
+    /// Finds or makes room for a block, and allocates it.
     fn place(&mut self, key: ArenaKey, bytes: u64, request: &Request) -> Result<(Addr, Place), Error> {
         match self.pages.open(key) {
             Err(DriverError::OutOfMemory) => return Err(self.out_of_memory(key, bytes, 0, request)),
@@ -186,7 +187,7 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
                 Found::Pieces(pieces) => match self.pages.stitch(key, pieces) {
                     Ok(number) => {
                         let taken = self.take_range(key, number);
-                        // What cannot be unmapped now is tried again after the next stitching.
+                        // If something cannot be unmapped now, this is tried again after the next stitching.
                         let _ = self.pages.trim(key);
                         return Ok(taken);
                     }
@@ -223,7 +224,7 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
         (addr, Place::Stitched(number))
     }
 
-    /// Frees a block. If other streams use it, it is free when they are done.
+    /// Frees a block. If other streams use it, it becomes free when they are done.
     ///
     /// # Panics
     /// If the allocation belongs to another allocator.
@@ -330,7 +331,7 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
         self.pages.arenas.keys().copied().collect()
     }
 
-    /// Makes the error, and sends the event.
+    /// Creates the error, and sends the event.
     fn out_of_memory(&mut self, key: ArenaKey, bytes: u64, missing_pages: u64, request: &Request) -> Error {
         let mut by_category = CategoryBytes::default();
         for block in self.live.values() {
@@ -386,7 +387,7 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
         Ok(())
     }
 
-    /// Reserved memory: all pages, each counted once however often it is mapped, bytes.
+    /// Reserved memory in bytes: all pages, each counted once no matter how often it is mapped.
     pub fn reserved(&self) -> u64 {
         self.pages.reserved_bytes
     }
@@ -396,10 +397,10 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
         self.pages.calls
     }
 
-    /// Checks that reserved memory is what blocks use plus what is free.
+    /// Checks that reserved memory is the sum of what blocks use and what is free.
     ///
     /// # Errors
-    /// The first rule that is broken.
+    /// The first broken rule.
     pub fn check(&self) -> Result<(), Violation> {
         let arenas = self.pages.arenas.values();
         let (mut pages, mut free_bytes) = (0, 0);
@@ -418,7 +419,7 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
         &self.observer
     }
 
-    /// The observer, to reset it.
+    /// The observer, for resetting it.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
     }
@@ -428,7 +429,7 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
         &self.pages.driver
     }
 
-    /// The driver, to change it.
+    /// The driver, for changing it.
     pub fn driver_mut(&mut self) -> &mut D {
         &mut self.pages.driver
     }

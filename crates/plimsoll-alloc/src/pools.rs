@@ -44,7 +44,7 @@ struct Pool {
     unmapped: BTreeMap<(StreamId, Addr), BlockId>,
     /// The number of searches while garbage collection is on: `source/collect.rs`.
     searches: u64,
-    /// The number of segments, expandable ones included.
+    /// The number of segments, including expandable ones.
     segments: u64,
 }
 
@@ -57,7 +57,8 @@ pub(crate) struct Pools {
     /// Free indices of removed pools: the first of each pair.
     vacant: Vec<u32>,
     order: TieOrder,
-    /// The cached blocks by pool and address, once a search by address had to look at many blocks: `pools/by_address.rs`.
+    /// The cached blocks by pool and address, once a search by address has had to look at many blocks:
+    /// `pools/by_address.rs`.
     by_address: Option<BTreeMap<(u32, Addr), BlockId>>,
     segments_made: u64,
     /// The number of checkpoint restores so far.
@@ -65,7 +66,7 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// Makes an empty default pool.
+    /// Creates an empty default pool.
     pub(crate) fn new(order: TieOrder) -> Self {
         let mut pools = Self {
             blocks: Slab::default(),
@@ -91,7 +92,7 @@ impl Pools {
         }
     }
 
-    /// Makes an empty pool. Returns its small half and its large half.
+    /// Creates an empty pool. Returns its small half and its large half.
     pub(crate) fn add_pool(&mut self, id: PoolId) -> [PoolRef; 2] {
         let halves = [self.half(id, PoolKind::Small), self.half(id, PoolKind::Large)];
         let first = match self.vacant.pop() {
@@ -135,7 +136,7 @@ impl Pools {
         (pool.kind, pool.id)
     }
 
-    /// The number of segments in a half, expandable ones included.
+    /// The number of segments in a half, including expandable ones.
     pub(crate) fn segments_in(&self, pool: PoolRef) -> u64 {
         self.pool(pool).segments
     }
@@ -151,12 +152,12 @@ impl Pools {
         &self.blocks[id]
     }
 
-    /// The block in a slot, if the slot exists: for ids that come from a caller.
+    /// The block in a slot, if the slot exists. Use this for ids that come from a caller.
     pub(crate) fn get(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(id)
     }
 
-    /// All blocks, in slot order: for sums, not for output.
+    /// All blocks, in slot order. Use this for sums, not for output.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
         self.blocks.iter()
     }
@@ -262,7 +263,7 @@ impl Pools {
         }
     }
 
-    /// Takes a block out of the index by address; its address must not have changed.
+    /// Removes a block from the index by address; its address must not have changed.
     #[cold]
     #[inline(never)]
     fn unindex(&mut self, id: BlockId) {

@@ -1,10 +1,10 @@
 //! Serves recorded requests on this machine's first GPU under three policies, and prints what each reserves, its device
 //! calls and its time: `cargo run --release -p plimsoll-cli --example packed -- [--check] FILE…`.
 //!
-//! A file has rows `alloc,id,bytes,stream` and `free,id`, as `crates/plimsoll-trace/tests/packed/gpt2_varlen.csv.gz`. All
-//! requests are served three times in a row; the third round shows the steady state. With `--check`, a round of the
-//! packed policy follows that writes a number at both ends of each block and in each of its pages, and reads them before
-//! the block is freed. A number that changed means that two blocks share memory.
+//! A file has rows `alloc,id,bytes,stream` and `free,id`, like `crates/plimsoll-trace/tests/packed/gpt2_varlen.csv.gz`.
+//! All requests are served three times in a row; the third round shows the steady state. With `--check`, a round of the
+//! packed policy follows that writes a number at both ends of each block and in each of its pages, and reads them
+//! before the block is freed. A number that changed means that two blocks share memory.
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 
@@ -70,7 +70,7 @@ fn read(text: &str) -> Result<Vec<Op>, Failure> {
     Ok(ops)
 }
 
-/// The most bytes in use at one time, with each request rounded to 512 bytes.
+/// The maximum number of bytes in use at one time, with each request rounded to 512 bytes.
 fn in_use_bytes(ops: &[Op]) -> u64 {
     let (mut live, mut now, mut peak) = (BTreeMap::new(), 0, 0);
     for op in ops {

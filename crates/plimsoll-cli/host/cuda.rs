@@ -1,4 +1,4 @@
-//! CUDA's functions that allocate pinned memory, and its copies, which pass through to the stand-in.
+//! CUDA's functions that allocate pinned memory, and its copies; all are passed on to the stand-in.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -13,7 +13,7 @@ const TO_HOST: c_int = 2;
 /// The error if there is no stand-in: CUDA's `cudaErrorUnknown`.
 const UNKNOWN: c_int = 999;
 
-/// Records pinned memory, of any size: a call with this code has written its address.
+/// Records pinned memory of any size; a call that returned this code has written its address.
 unsafe fn pinned(code: c_int, memory: *mut *mut c_void, bytes: usize) -> c_int {
     if code == 0 && moments::is_on() {
         // SAFETY: it succeeded, and so wrote the address there.
@@ -27,14 +27,14 @@ unsafe fn pinned(code: c_int, memory: *mut *mut c_void, bytes: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint) -> c_int {
     let real = real!(c"cudaHostAlloc": fn(*mut *mut c_void, usize, c_uint) -> c_int);
-    // SAFETY: the program's own call.
+    // SAFETY: passes on the program's own call.
     real.map_or(UNKNOWN, |real| unsafe { pinned(real(memory, bytes, flags), memory, bytes) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaMallocHost(memory: *mut *mut c_void, bytes: usize) -> c_int {
     let real = real!(c"cudaMallocHost": fn(*mut *mut c_void, usize) -> c_int);
-    // SAFETY: the program's own call.
+    // SAFETY: passes on the program's own call.
     real.map_or(UNKNOWN, |real| unsafe { pinned(real(memory, bytes), memory, bytes) })
 }
 
@@ -48,11 +48,11 @@ pub unsafe extern "C" fn cudaMemcpyAsync(
 ) -> c_int {
     copied(to, bytes, direction);
     let real = real!(c"cudaMemcpyAsync": fn(*mut c_void, *const c_void, usize, c_int, *mut c_void) -> c_int);
-    // SAFETY: the program's own call.
+    // SAFETY: passes on the program's own call.
     real.map_or(UNKNOWN, |real| unsafe { real(to, from, bytes, direction, stream) })
 }
 
-/// A CPU tensor that nobody has named belongs to the copies from now on.
+/// From now on, a CPU tensor without a named owner belongs to the copies.
 fn copied(to: *mut c_void, bytes: usize, direction: c_int) {
     if direction == TO_HOST && bytes >= LARGE && moments::is_on() {
         let (mut ledger, to) = (LEDGER.lock(), to.addr() as u64);

@@ -1,4 +1,4 @@
-//! The file with a process's peaks: lines of words that tabs separate, described at [`write`].
+//! The file with a process's peaks: lines of tab-separated words, described at [`write`].
 
 use std::ffi::CStr;
 use std::fmt::{self, Write};
@@ -11,7 +11,7 @@ use crate::sys;
 /// The names of the phases.
 const PHASES: [&str; 3] = ["load", "step", "after"];
 
-/// Processes that never had as much memory are not listed.
+/// Processes that never had this much memory are not listed.
 const LEAST_BYTES: u64 = 8 << 20;
 
 /// A text of limited length; anything that does not fit is left out.
@@ -26,7 +26,7 @@ impl<const ROOM: usize> Text<ROOM> {
     }
 
     fn line(&mut self, line: fmt::Arguments<'_>) {
-        // A `Text` never fails.
+        // Writing to a `Text` never fails.
         let _done = self.write_fmt(line);
     }
 
@@ -80,7 +80,7 @@ pub(crate) fn write(samples: &Samples) {
     let mut text = TEXT.lock();
     text.length = 0;
     fill(&mut text, samples, process, &NAMES.lock());
-    // Zero bytes follow the path, because `push` leaves room for one.
+    // The path is followed by a zero byte, because `push` leaves room for one.
     path.bytes[path.length] = 0;
     if let Ok(path) = CStr::from_bytes_until_nul(&path.bytes) {
         sys::write(path, &text.bytes[..text.length]);

@@ -8,7 +8,7 @@ use crate::owners::{self, Owner};
 use crate::real::{early, is_early, real};
 use crate::{moments, sys};
 
-/// Requests of this size are rare enough to look at the clock.
+/// Requests of this size are rare enough that we can read the clock.
 const MEDIUM: usize = 64 << 10;
 
 const ENOMEM: c_int = 12;
@@ -16,7 +16,7 @@ const ENOMEM: c_int = 12;
 /// Records a request that was answered with this memory.
 fn made(memory: *mut c_void, bytes: usize, without: Owner) -> *mut c_void {
     if bytes >= MEDIUM && !memory.is_null() && moments::is_on() {
-        // Without it: none of its pages is resident yet.
+        // Sampled without it, because none of its pages is resident yet.
         moments::now_and_then();
         if bytes >= LARGE {
             let (begin, bytes, owner) = (memory.addr() as u64, bytes as u64, owners::current(without));
@@ -48,7 +48,7 @@ fn aligned(memory: *mut c_void, bytes: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
     match real!(c"malloc": fn(usize) -> *mut c_void) {
-        // SAFETY: the program's own call.
+        // SAFETY: passes on the program's own call.
         Some(real) => made(unsafe { real(bytes) }, bytes, Owner::OTHER),
         None => early(bytes, 16),
     }
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     match real!(c"calloc": fn(usize, usize) -> *mut c_void) {
-        // SAFETY: the program's own call.
+        // SAFETY: passes on the program's own call.
         Some(real) => made(unsafe { real(count, bytes) }, count.saturating_mul(bytes), Owner::OTHER),
         None => early(count.saturating_mul(bytes), 16),
     }
@@ -73,13 +73,13 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, bytes: usize) -> *mut c_vo
         let new = unsafe { malloc(bytes) };
         if !new.is_null() {
             let room = crate::real::room_after(memory).min(bytes);
-            // SAFETY: both have that many bytes, and are different memory.
+            // SAFETY: both have that many bytes, and do not overlap.
             unsafe { ptr::copy_nonoverlapping(memory.cast::<u8>(), new.cast::<u8>(), room) };
         }
         return new;
     }
     let before = if memory.is_null() { None } else { ends(memory) };
-    // SAFETY: the program's own call.
+    // SAFETY: passes on the program's own call.
     let new = unsafe { real(memory, bytes) };
     match before {
         Some(piece) if new.is_null() && bytes > 0 => LEDGER.lock().add(piece),
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, bytes: usize) -> *mut c_vo
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(memory: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
     match count.checked_mul(bytes) {
-        // SAFETY: the program's own call.
+        // SAFETY: passes on the program's own call.
         Some(bytes) => unsafe { realloc(memory, bytes) },
         None => {
             sys::set_errno(ENOMEM);
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
     }
     ends(memory);
     if let Some(real) = real!(c"free": fn(*mut c_void)) {
-        // SAFETY: the program's own call.
+        // SAFETY: passes on the program's own call.
         unsafe { real(memory) }
     }
 }
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn posix_memalign(memory: *mut *mut c_void, alignment: usi
     let Some(real) = real!(c"posix_memalign": fn(*mut *mut c_void, usize, usize) -> c_int) else {
         return ENOMEM;
     };
-    // SAFETY: the program's own call.
+    // SAFETY: passes on the program's own call.
     let code = unsafe { real(memory, alignment, bytes) };
     if code == 0 {
         // SAFETY: it succeeded, and so wrote the address there.
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn posix_memalign(memory: *mut *mut c_void, alignment: usi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
     match real!(c"aligned_alloc": fn(usize, usize) -> *mut c_void) {
-        // SAFETY: the program's own call.
+        // SAFETY: passes on the program's own call.
         Some(real) => aligned(unsafe { real(alignment, bytes) }, bytes),
         None => early(bytes, alignment),
     }
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memalign(alignment: usize, bytes: usize) -> *mut c_void {
     match real!(c"memalign": fn(usize, usize) -> *mut c_void) {
-        // SAFETY: the program's own call.
+        // SAFETY: passes on the program's own call.
         Some(real) => aligned(unsafe { real(alignment, bytes) }, bytes),
         None => early(bytes, alignment),
     }

@@ -8,7 +8,7 @@ use crate::spin::Spin;
 /// Smaller requests are not recorded.
 pub(crate) const LARGE: usize = 1 << 20;
 
-/// Places of the table.
+/// The number of places in the table.
 const PLACES: usize = 1 << 16;
 
 /// The kind of a piece.
@@ -17,9 +17,9 @@ const PLACES: usize = 1 << 16;
 pub(crate) enum Kind {
     /// Anonymous memory.
     Private,
-    /// Pinned memory, from and to which the GPU can copy. On the training machine, all of it is resident.
+    /// Pinned memory, which the GPU can copy from and to. On the training machine, all of it is resident.
     Pinned,
-    /// Memory of several processes that has no file.
+    /// Memory shared by several processes, without a file.
     Shared,
     /// Pages of a file, which the kernel can drop.
     File,
@@ -54,7 +54,7 @@ pub(crate) static LEDGER: Spin<Ledger> = Spin::new(Ledger {
     by_file: [0; MOST],
 });
 
-/// Requested bytes that must be resident, for a look without the lock.
+/// Requested bytes that must be resident; can be read without the lock.
 pub(crate) static REQUESTED: AtomicU64 = AtomicU64::new(0);
 
 fn home(begin: u64) -> usize {
@@ -94,7 +94,7 @@ impl Ledger {
         }
     }
 
-    /// Adds a piece. If the table is full, it is not recorded, and counts with the small requests.
+    /// Adds a piece. If the table is full, the piece is not recorded, and counts as one of the small requests.
     pub(crate) fn add(&mut self, piece: Piece) {
         self.remove(piece.begin);
         if piece.begin == 0 || self.count >= PLACES * 3 / 4 {

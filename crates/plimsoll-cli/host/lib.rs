@@ -7,7 +7,7 @@
 //! peaks of each phase to a file (`file.rs`), which the launcher reads. Our Python in the process names owners and phases
 //! (`hooks.rs`).
 //!
-//! None of this allocates memory on the heap, because it runs inside of `malloc`. `build.rs` of the program compiles this
+//! None of this allocates memory on the heap, because it runs inside `malloc`. `build.rs` of the program compiles this
 //! folder separately, without dependencies.
 //!
 //! The files, from the bottom up; a file uses only files above it:
@@ -15,7 +15,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `sys.rs` | system calls |
-//! | `spin.rs` | a lock that may be taken inside of `malloc` |
+//! | `spin.rs` | a lock that may be taken inside `malloc` |
 //! | `owners.rs` | the names of owners, and a thread's current one |
 //! | `ledger.rs` | the large pieces: addresses, bytes, owners |
 //! | `resident.rs` | resident memory: the process's counters, and the pages of a range |

@@ -28,7 +28,7 @@ pub unsafe extern "C" fn mmap(
     if memory.addr() != usize::MAX && bytes >= LARGE && protection != NO_ACCESS && moments::is_on() {
         let code = sys::errno();
         if let Some((kind, owner)) = kind(bytes, protection, flags, file) {
-            // Without it: none of its pages is resident yet.
+            // Sampled without it, because none of its pages is resident yet.
             moments::now_and_then();
             LEDGER.lock().add(Piece { begin: memory.addr() as u64, bytes: bytes as u64, kind, owner });
         }
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn mmap64(
     file: c_int,
     offset: c_long,
 ) -> *mut c_void {
-    // SAFETY: the program's own call.
+    // SAFETY: passes on the program's own call.
     unsafe { mmap(begin, bytes, protection, flags, file, offset) }
 }
 
@@ -93,7 +93,7 @@ fn ends(begin: *mut c_void, bytes: usize) -> Option<Piece> {
     LEDGER.lock().remove(begin.addr() as u64)
 }
 
-/// The kind of a mapping; `None` if it is counted elsewhere, as libraries and files in `/dev/shm` are.
+/// The kind of a mapping; `None` if it is counted elsewhere, like libraries and files in `/dev/shm`.
 fn kind(bytes: usize, protection: c_int, flags: c_int, file: c_int) -> Option<(Kind, Owner)> {
     if flags & ANONYMOUS != 0 {
         return Some(match flags & SHARED != 0 {

@@ -1,8 +1,8 @@
 //! When to sample: before memory is freed, at intervals, at a fork, and when our hooks request it.
 //!
-//! Resident memory falls only when some is freed, so each peak is just before a free. A sample is taken at a free if the requests
-//! suggest a new peak. In addition, samples are taken from time to time, because the requests do not show small requests and
-//! pages that are touched late.
+//! Resident memory falls only when some of it is freed, so each peak is just before a free. A sample is taken at a free
+//! if the requests suggest a new peak. Samples are also taken from time to time, because requests alone do not show
+//! small allocations and pages that are touched late.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use crate::owners::NAMES;
 use crate::sample::{self, SAMPLES, Samples};
 use crate::{file, sys};
 
-/// The least time between two writes of the file.
+/// The minimum time between two writes of the file.
 const PAUSE_NS: u64 = 200_000_000;
 
 static WRITTEN_NS: AtomicU64 = AtomicU64::new(0);
@@ -19,7 +19,7 @@ static WRITTEN_NS: AtomicU64 = AtomicU64::new(0);
 /// Whether there was a peak since then.
 static IS_NEW: AtomicBool = AtomicBool::new(false);
 
-/// The process whose figures these are. A child of `vfork` has the same memory for a while, and must leave it alone.
+/// The process whose figures these are. A child of `vfork` temporarily shares this memory, and must not touch it.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the launcher wants the figures.
@@ -58,14 +58,14 @@ pub(crate) fn before_free() {
     }
 }
 
-/// Called at requests of a medium size, so that a program that only makes small ones is also seen.
+/// Called at requests of a medium size, so that programs that only make small requests are sampled too.
 pub(crate) fn now_and_then() {
     if is_on() && sample::is_due() {
         now(false);
     }
 }
 
-/// Samples, and writes the file if that is a new peak. Another thread that samples at this moment is enough.
+/// Samples, and writes the file if that is a new peak. Does nothing if another thread is sampling at this moment.
 fn now(is_forced: bool) {
     let Some(mut samples) = SAMPLES.try_lock() else { return };
     let code = sys::errno();
@@ -97,7 +97,7 @@ pub(crate) fn settle(change: impl FnOnce(&mut Samples)) {
     }
 }
 
-/// The figures are this process's from now on.
+/// From now on, the figures are those of this process.
 pub(crate) fn own() {
     PROCESS.store(sys::process(), Ordering::Relaxed);
 }

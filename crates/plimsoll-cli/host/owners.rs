@@ -1,4 +1,4 @@
-//! The owners of large pieces of memory: their names ([`Names`]), and the one that a thread's requests have now.
+//! The owners of large pieces of memory: their names ([`Names`]), and the current owner of a thread's requests.
 
 use std::cell::Cell;
 
@@ -24,7 +24,7 @@ impl Owner {
     pub(crate) const MAPPED: Owner = Owner(3);
     pub(crate) const PINNED: Owner = Owner(4);
     pub(crate) const SHARED: Owner = Owner(5);
-    /// Tensors into which something was copied from the GPU.
+    /// Tensors into which data was copied from the GPU.
     pub(crate) const COPIES: Owner = Owner(6);
     /// Memory of our own hooks.
     pub(crate) const OURS: Owner = Owner(7);
@@ -58,7 +58,7 @@ impl Names {
         }
     }
 
-    /// The owner of this name, which may be new. A long name is truncated.
+    /// The owner with this name, which may be new. A long name is truncated.
     pub(crate) fn numbered(&mut self, name: &[u8]) -> Owner {
         let name = &name[..name.len().min(LENGTH)];
         if let Some(known) = (0..self.count).find(|&owner| self.of(owner) == name) {
@@ -83,13 +83,13 @@ thread_local! {
     static SCOPE: Cell<Option<Owner>> = const { Cell::new(None) };
 }
 
-/// Sets the owner of this thread's requests from now on. Returns the one before.
+/// Sets the owner of this thread's requests from now on. Returns the previous one.
 pub(crate) fn enter(owner: Option<Owner>) -> Option<Owner> {
     SCOPE.replace(owner)
 }
 
 /// The owner of this thread's requests; `without` if the thread has none.
 pub(crate) fn current(without: Owner) -> Owner {
-    // A thread that ends may have none left.
+    // A thread that is ending may have none left.
     SCOPE.try_with(Cell::get).ok().flatten().unwrap_or(without)
 }

@@ -1,6 +1,6 @@
 //! The functions that this library replaces: each is looked up once, in the next library that has it ([`real`]).
 //!
-//! The loader may allocate while it looks them up. Such requests get memory of [`early`], which is never freed.
+//! The loader may allocate while it looks them up. Such requests get memory from [`early`], which is never freed.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_void};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::sys;
 
-/// Bytes for requests during the first look-ups.
+/// Bytes for requests during the first lookups.
 const ROOM: usize = 256 << 10;
 
 #[repr(align(4096))]
@@ -34,7 +34,7 @@ impl Known {
 
     /// Its address; null if it is being looked up, or no library has it.
     pub(crate) fn place(&self) -> *mut c_void {
-        /// An address that stands for a look-up in progress.
+        /// An address that stands for a lookup in progress.
         const BUSY: *mut c_void = ptr::without_provenance_mut(1);
         let known = self.place.load(Ordering::Acquire);
         if !known.is_null() {
@@ -49,7 +49,7 @@ impl Known {
     }
 }
 
-/// The replaced function of this name, as an option: `real!(c"free": fn(*mut c_void))`.
+/// The replaced function with this name, as an option: `real!(c"free": fn(*mut c_void))`.
 macro_rules! real {
     ($name:literal: fn($($kind:ty),*) $(-> $result:ty)?) => {{
         static KNOWN: $crate::real::Known = $crate::real::Known::named($name);
@@ -60,7 +60,7 @@ macro_rules! real {
 }
 pub(crate) use real;
 
-/// Zeroed memory for a request during a look-up; null if there is no more.
+/// Zeroed memory for a request during a lookup; null if there is none left.
 pub(crate) fn early(bytes: usize, alignment: usize) -> *mut c_void {
     let alignment = alignment.max(16);
     let taken = bytes.saturating_add(alignment);
@@ -79,7 +79,7 @@ pub(crate) fn is_early(memory: *mut c_void) -> bool {
     (begin..begin + ROOM).contains(&memory.addr())
 }
 
-/// The bytes from this memory of [`early`] to its end.
+/// The number of bytes from this address in [`early`] to its end.
 pub(crate) fn room_after(memory: *mut c_void) -> usize {
     EARLY.0.get().addr() + ROOM - memory.addr()
 }

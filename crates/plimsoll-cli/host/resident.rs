@@ -7,13 +7,13 @@ use crate::sys;
 /// Resident bytes by kind of page.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
-    /// Anonymous pages; in a forked child, those that it does not share with its parent.
+    /// Anonymous pages; in a forked child, only those that it does not share with its parent.
     pub(crate) anonymous: u64,
     /// Pages that processes share, as in `/dev/shm`.
     pub(crate) shared: u64,
     /// Pages of files.
     pub(crate) file: u64,
-    /// The most bytes of all kinds that the process ever had.
+    /// The maximum number of bytes of all kinds that the process has ever had.
     pub(crate) most: u64,
 }
 

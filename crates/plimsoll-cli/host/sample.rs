@@ -1,8 +1,8 @@
 //! The peaks of the process's memory on the host: [`Samples`].
 //!
-//! Memory that must stay is anonymous, shared or pinned. Anonymous pages are counted where they are resident, since untouched memory
-//! takes none, on the training machine either. For pinned memory the requested bytes count, because the stand-in releases its
-//! pages, which a GPU would fill.
+//! Memory that must stay is anonymous, shared or pinned. Anonymous pages are counted if they are resident, because
+//! untouched memory uses no pages, including on the training machine. For pinned memory, the requested bytes count,
+//! because the stand-in releases its pages, which a GPU would fill.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use crate::resident::Counters;
 use crate::spin::Spin;
 use crate::sys;
 
-/// Parts of a program: before its first step, the steps, after the training.
+/// The parts of a program: before its first step, the steps, and after training.
 pub(crate) const PHASES: usize = 3;
 
 /// The fraction of the process's time that periodic sampling, and looking at single pages, may take: one part in this many.
@@ -23,26 +23,26 @@ const SHARE: u64 = 40;
 const PAUSE_NS: u64 = 50_000_000;
 const SHORT_PAUSE_NS: u64 = 5_000_000;
 
-/// An estimate above the peak by less than this does not cause a sample.
+/// If an estimate exceeds the peak by less than this, no sample is taken.
 const STEP_BYTES: u64 = 2 << 20;
 
 /// The process's memory at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Moment {
-    /// Anonymous bytes, without pinned ones and without ours.
+    /// Anonymous bytes, excluding pinned memory and our own.
     pub(crate) anonymous: u64,
     /// Requested bytes of pinned memory.
     pub(crate) pinned: u64,
     /// Bytes of shared memory without a file, that this process requested.
     pub(crate) shared: u64,
-    /// Pages of files, of which mapped data files count with all their bytes: the most in the phase.
+    /// File pages, where mapped data files count with all their bytes: the maximum in the phase.
     pub(crate) file: u64,
     /// Resident bytes of our own hooks, which are left out.
     pub(crate) ours: u64,
-    /// The last number that [`Samples::events`] had.
+    /// The last value of [`Samples::events`].
     pub(crate) events: u64,
     pub(crate) at_ns: u64,
-    /// Bytes of each owner, without pages of files.
+    /// The bytes of each owner, not counting file pages.
     pub(crate) owners: [u64; MOST],
     /// Bytes of each data file that was mapped then.
     pub(crate) files: [u64; MOST],
@@ -70,13 +70,13 @@ impl Moment {
 pub(crate) struct Samples {
     pub(crate) phase: usize,
     pub(crate) peaks: [Moment; PHASES],
-    /// The most bytes in use in `/dev/shm` in each phase, without those at the first look.
+    /// The maximum number of bytes in use in `/dev/shm` in each phase, not counting those at the first look.
     pub(crate) shm: [u64; PHASES],
     first_shm: Option<u64>,
     /// The most resident bytes of all kinds, according to the kernel and to our samples.
     pub(crate) most: u64,
     pub(crate) most_seen: u64,
-    /// Pages of files when no data file was mapped.
+    /// File pages when no data file was mapped.
     libraries: u64,
     /// Bytes of our hooks' small requests.
     pub(crate) ours: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Samples {
     /// Bytes of such an event, if they were measured.
     pub(crate) event_bytes: u64,
     pub(crate) is_forked: bool,
-    /// Nothing is counted any more, because our hooks are writing their reports.
+    /// Whether nothing is counted any more, because our hooks are writing their reports.
     pub(crate) is_over: bool,
     /// Depth of calls of our hooks, during which nothing is sampled.
     pub(crate) depth: u32,
@@ -167,7 +167,7 @@ impl Samples {
         let ledger = LEDGER.lock();
         let ours = self.ours + ledger.owned()[usize::from(Owner::OURS.0)];
         let pinned = ledger.bytes(Kind::Pinned);
-        // Looks through the table only if there is some.
+        // Looks through the table only if there is any.
         let pieces = ledger.pieces().take(if pinned > 0 { usize::MAX } else { 0 });
         let pieces = pieces.filter(|piece| piece.kind == Kind::Pinned);
         let pinned_here: u64 = pieces.map(|piece| sys::resident_bytes(piece.begin, piece.bytes)).sum();
@@ -191,7 +191,7 @@ impl Samples {
         ABOVE.store(above, Ordering::Relaxed);
         MOST_ABOVE.fetch_max(above, Ordering::Relaxed);
         let peak = &mut self.peaks[self.phase];
-        // The kernel may keep pages of files from one moment to the other.
+        // The kernel may keep file pages from one moment to the next.
         if moment.file > peak.file {
             (peak.file, peak.files) = (moment.file, moment.files);
         }
@@ -207,7 +207,7 @@ impl Samples {
         true
     }
 
-    /// Notes what is in use in `/dev/shm`.
+    /// Records how much is in use in `/dev/shm`.
     pub(crate) fn look_at_shm(&mut self) {
         let now = sys::used_bytes(c"/dev/shm");
         let first = *self.first_shm.get_or_insert(now);

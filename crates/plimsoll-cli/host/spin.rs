@@ -1,4 +1,4 @@
-//! A lock that may be taken inside of `malloc`: [`Spin`]. It allocates nothing, and a fork can take and release it.
+//! A lock that may be taken inside `malloc`: [`Spin`]. It allocates nothing, and can be held across a fork.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -34,7 +34,7 @@ impl<T> Spin<T> {
         }
     }
 
-    /// Takes it until [`Spin::release`], for a fork.
+    /// Takes the lock until [`Spin::release`], for a fork.
     pub(crate) fn hold(&self) {
         std::mem::forget(self.lock());
     }

@@ -1,4 +1,5 @@
-//! System calls, made directly: the C library's functions of some of these names are replaced by this library's.
+//! System calls that are made directly, because this library replaces some of the C library's functions with the
+//! same names.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
@@ -44,7 +45,7 @@ const HERE: c_long = -100;
 const CREATE: c_long = 0o100 | 0o1000 | 0o1;
 const CLOSE_ON_EXEC: c_long = 0o2000000;
 
-/// Bytes that [`mincore`](resident_bytes) answers for in one call, one byte a page.
+/// How many bytes [`mincore`](resident_bytes) covers in one call, at one result byte per page.
 const CHUNK: u64 = 16 << 20;
 
 unsafe extern "C" {
@@ -57,7 +58,7 @@ unsafe extern "C" {
     fn pthread_atfork(before: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> c_int;
 }
 
-/// The function of this name in the next library that has it.
+/// The function with this name in the next library that has it.
 pub(crate) fn next(name: &CStr) -> *mut c_void {
     // SAFETY: RTLD_NEXT, and a name that ends with NUL.
     unsafe { dlsym(-1_isize as *mut c_void, name.as_ptr()) }
@@ -82,7 +83,7 @@ pub(crate) fn exit(status: c_int) -> ! {
     }
 }
 
-/// Has these functions called at each fork.
+/// Registers these functions to be called at each fork.
 pub(crate) fn at_fork(before: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     // SAFETY: the functions live as long as this library, which is never unloaded. If it fails, children count on as
     // their parent.
@@ -91,12 +92,12 @@ pub(crate) fn at_fork(before: extern "C" fn(), parent: extern "C" fn(), child: e
 
 pub(crate) fn map(arguments: [c_long; 6]) -> *mut c_void {
     let [begin, bytes, protection, flags, file, offset] = arguments;
-    // SAFETY: the program's own call.
+    // SAFETY: passes on the program's own call.
     unsafe { syscall(MMAP, begin, bytes, protection, flags, file, offset) as *mut c_void }
 }
 
 pub(crate) fn unmap(begin: *mut c_void, bytes: usize) -> c_int {
-    // SAFETY: the program's own call.
+    // SAFETY: passes on the program's own call.
     unsafe { syscall(MUNMAP, begin, bytes) as c_int }
 }
 
@@ -107,7 +108,7 @@ pub(crate) fn remap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: the program's own call.
+    // SAFETY: passes on the program's own call.
     unsafe { syscall(MREMAP, begin, old, new, c_long::from(flags), to) as *mut c_void }
 }
 
@@ -134,7 +135,7 @@ pub(crate) fn now_ns() -> u64 {
     time[0] as u64 * 1_000_000_000 + time[1] as u64
 }
 
-/// An environment variable of this moment.
+/// The current value of an environment variable.
 pub(crate) fn variable(name: &CStr) -> Option<&'static [u8]> {
     // SAFETY: the name ends with NUL; the result is null or ends with NUL, and is read at once.
     unsafe {
@@ -170,7 +171,7 @@ pub(crate) fn write(path: &CStr, bytes: &[u8]) {
     }
 }
 
-/// The path that a link leads to.
+/// The path that a link points to.
 pub(crate) fn link<'buffer>(path: &CStr, buffer: &'buffer mut [u8]) -> &'buffer [u8] {
     // SAFETY: as in `read`.
     let length = unsafe { syscall(READLINKAT, HERE, path.as_ptr(), buffer.as_mut_ptr(), buffer.len()) };
@@ -201,7 +202,7 @@ pub(crate) fn resident_bytes(begin: u64, bytes: u64) -> u64 {
     while at < last {
         let length = (last - at).min(CHUNK);
         let count = (length / page) as usize;
-        // SAFETY: it only asks about addresses, and there is room for one byte a page.
+        // SAFETY: it only queries addresses, and there is room for one byte per page.
         let code = unsafe { syscall(MINCORE, at, length, pages.as_mut_ptr()) };
         if code == 0 {
             found += pages[..count].iter().map(|it| u64::from(it & 1)).sum::<u64>();

@@ -62,9 +62,9 @@ fn done(result: c_int) -> Result<i64> {
     if result == -1 { Err(sys::errno()) } else { Ok(i64::from(result)) }
 }
 
-/// Asks about the file system of a path: for a file of the tree, the one that would hold it on the disk.
+/// Queries the file system of a path: for a file in the tree, the one where it would be on the disk.
 unsafe fn space(path: Path, about: impl Fn(Path) -> Result<i64>) -> c_int {
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     let resolved = Tree::get().filter(|tree| tree.is_dirty()).zip(unsafe { bytes(path) });
     let resolved = resolved.and_then(|(tree, path)| Some((tree, tree.resolve(AT_FDCWD, path, true)?)));
     returned(match resolved {
@@ -76,7 +76,7 @@ unsafe fn space(path: Path, about: impl Fn(Path) -> Result<i64>) -> c_int {
     }) as c_int
 }
 
-/// The same of an open file.
+/// The same for an open file.
 fn space_of(
     fd: c_int,
     about: impl Fn(Path) -> Result<i64>,
@@ -89,7 +89,7 @@ fn space_of(
     }) as c_int
 }
 
-/// The nearest folder of a path that exists on the disk, or the path itself.
+/// The path itself if it exists on the disk, otherwise its nearest existing folder.
 fn on_disk(mut path: &[u8]) -> &[u8] {
     while !path.is_empty() && !sys::exists(path) {
         path = sys::parent(path);
@@ -97,11 +97,11 @@ fn on_disk(mut path: &[u8]) -> &[u8] {
     if path.is_empty() { b"/" } else { path }
 }
 
-/// The number that `ftok` makes of a file.
+/// The number that `ftok` computes from a file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ftok(path: Path, project: c_int) -> c_int {
     let make: unsafe extern "C" fn(Path, c_int) -> c_int = real!(c"ftok");
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     unsafe { found(AT_FDCWD, path, true, |_, path| done(make(path, project))) as c_int }
 }
 
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn tmpfile() -> *mut c_void {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tmpfile64() -> *mut c_void {
-    // SAFETY: the same function on 64-bit Linux.
+    // SAFETY: it is the same function on 64-bit Linux.
     unsafe { tmpfile() }
 }
 

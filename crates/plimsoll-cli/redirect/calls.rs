@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_long};
 use crate::sys::{self, *};
 use crate::tree::{Place, Tree};
 
-/// The C library's function of this name.
+/// The C library's function with this name.
 macro_rules! real {
     ($name:expr) => {{
         static KNOWN: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
@@ -44,7 +44,7 @@ pub(crate) unsafe fn found(
     follows: bool,
     call: impl FnOnce(c_int, *const c_char) -> Result<i64>,
 ) -> c_long {
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     let resolved = Tree::get().filter(|tree| tree.is_dirty()).zip(unsafe { bytes(path) });
     let resolved = resolved.and_then(|(tree, path)| Some((tree, tree.resolve(folder, path, follows)?)));
     returned(match resolved {
@@ -66,8 +66,7 @@ macro_rules! export {
     (@one $name:ident ($($arg:ident: $kind:ty),*) -> $result:ty $body:block) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
-            // SAFETY: the arguments are those with which the program calls the C library's function of this
-            // name.
+            // SAFETY: the arguments are those that the program passes to the C library's function with this name.
             #[allow(unused_unsafe, reason = "some bodies only compute")]
             unsafe { $body }
         }

@@ -6,7 +6,7 @@ use crate::sys::{self, *};
 use crate::tree::{Layer, Place, Tree};
 
 impl Tree {
-    /// Copies the file on the disk at a path to the tree; of a folder, without its entries.
+    /// Copies the file on the disk at a path to the tree; a folder is copied without its entries.
     pub(crate) fn copy_up(&self, path: &[u8], keeps: bool) -> Result<()> {
         let Some((layer, stat)) = self.find(path) else { return Err(ENOENT) };
         if layer == Layer::Own {
@@ -27,7 +27,7 @@ impl Tree {
         if !stat.is_file() {
             return Err(EACCES);
         }
-        // It is copied under another name first, so that no process reads an incomplete file.
+        // It is copied under a different name first, so that no process reads an incomplete file.
         let unfinished = [&own[..], format!(".{}.plimsoll", std::process::id()).as_bytes()].concat();
         let to = sys::open(&unfinished, O_CREAT | O_TRUNC | O_WRONLY, 0o600)?;
         let copied = if keeps { sys::open(path, 0, 0).and_then(|from| copy(from, to)) } else { Ok(()) };
@@ -53,7 +53,7 @@ impl Tree {
         }
     }
 
-    /// The same as [`Tree::copy_up`], including all entries of a folder.
+    /// The same as [`Tree::copy_up`], but including all entries of a folder.
     fn copy_up_all(&self, path: &[u8]) -> Result<()> {
         self.copy_up(path, true)?;
         if self.find(path).is_some_and(|(_, stat)| stat.is_folder()) {

@@ -1,12 +1,12 @@
-//! Confines a process and all processes that it starts: they may write only below the session's folder, and to devices. Landlock
-//! refuses writes elsewhere. It does not cover modes, owners, times and attributes, so a filter refuses the system
-//! calls that change those by path.
+//! Confines a process and all processes that it starts: they may write only below the session's folder, and to devices.
+//! Landlock denies writes elsewhere. It does not cover modes, owners, times and attributes, so a filter denies the
+//! system calls that change these by path.
 
 use std::ffi::{CStr, c_void};
 
 use crate::sys::{self, *};
 
-/// All of Landlock's rights for writing: in files, of folders' entries, between folders, and truncation.
+/// All of Landlock's rights for writing: to files, to the entries of folders, between folders, and for truncating.
 const WRITES: u64 =
     0x2 | 0x10 | 0x20 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | TRUNCATE;
 const TRUNCATE: u64 = 0x4000;
@@ -34,7 +34,7 @@ fn confined(session: &[u8]) -> Result<()> {
     // PR_SET_NO_NEW_PRIVS.
     call!(PRCTL, 38, 1, 0, 0, 0)?;
     let version = call!(LANDLOCK_CREATE, 0, 0, 1)?;
-    // The first version of Landlock refuses every rename between folders.
+    // The first version of Landlock denies every rename between folders.
     if version < 2 {
         return Err(ENOENT);
     }
@@ -57,7 +57,7 @@ fn confined(session: &[u8]) -> Result<()> {
     filter()
 }
 
-/// Adds a rule that allows these rights in a folder, or of a file.
+/// Adds a rule that allows these rights in a folder, or for a file.
 fn allow(rules: i64, place: &[u8], allowed: u64) -> Result<()> {
     #[repr(C, packed)]
     struct Beneath {
@@ -72,8 +72,7 @@ fn allow(rules: i64, place: &[u8], allowed: u64) -> Result<()> {
     added.map(|_| ())
 }
 
-/// Refuses changes of modes, owners, times and attributes by path. This library makes such changes through
-/// descriptors.
+/// Denies changes of modes, owners, times and attributes by path. This library makes such changes through descriptors.
 fn filter() -> Result<()> {
     #[repr(C)]
     struct Step {
@@ -112,7 +111,7 @@ fn filter() -> Result<()> {
     }
     steps.push(step(RETURN, ALLOW, 0, 0));
     steps.push(step(RETURN, REFUSE, 0, 0));
-    // The comparison of the path's upper half jumps to the last instruction but one.
+    // The comparison of the path's upper half jumps to the second-to-last instruction.
     let allow = steps.len() - 2;
     steps[8].if_true = (allow - 9) as u8;
     let program = Program { length: steps.len() as u16, steps: steps.as_ptr().cast() };

@@ -1,4 +1,4 @@
-//! Functions of the C library that take file names, under their own names.
+//! Replacements for the C library's functions that take file names, under the same names.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -7,7 +7,7 @@ use crate::folders;
 use crate::sys::{self, *};
 use crate::tree::{Place, Tree};
 
-/// Makes a change: in the tree, at the path's place, or by the system if there is no tree.
+/// Makes a change in the tree, at the path's place, or through the system if there is no tree.
 unsafe fn changed(
     folder: c_int,
     path: *const c_char,
@@ -15,7 +15,7 @@ unsafe fn changed(
     without: impl FnOnce() -> Result<i64>,
     change: impl FnOnce(&Tree, Place) -> Result<()>,
 ) -> c_int {
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     let resolved = Tree::get().zip(unsafe { bytes(path) });
     let resolved = resolved.and_then(|(tree, path)| Some((tree, tree.resolve(folder, path, follows)?)));
     returned(match resolved {
@@ -26,7 +26,7 @@ unsafe fn changed(
 }
 
 pub(crate) unsafe fn opened(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     let place =
         Tree::get().zip(unsafe { bytes(path) }).and_then(|(tree, path)| tree.opened(folder, path, flags));
     returned(match place {
@@ -263,9 +263,9 @@ export! {
     }
 }
 
-/// The file for a stream of this mode.
+/// The file for a stream with this mode.
 unsafe fn streamed(path: Path, mode: Path) -> Option<Result<Vec<u8>>> {
-    // SAFETY: the caller's strings.
+    // SAFETY: the caller passes valid strings.
     let (path, mode) = unsafe { (bytes(path)?, bytes(mode)?) };
     let updates = mode.contains(&b'+');
     let flags = match mode.first() {
@@ -279,7 +279,7 @@ unsafe fn streamed(path: Path, mode: Path) -> Option<Result<Vec<u8>>> {
 }
 
 unsafe fn status(folder: c_int, path: Path, out: *mut c_void, flags: c_int) -> c_int {
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     unsafe {
         found(folder, path, flags & NOFOLLOW == 0, |folder, path| call!(NEWFSTATAT, folder, path, out, flags))
             as c_int
@@ -288,7 +288,7 @@ unsafe fn status(folder: c_int, path: Path, out: *mut c_void, flags: c_int) -> c
 
 unsafe fn removed(folder: c_int, path: Path, flags: c_int) -> c_int {
     let is_folder = flags & REMOVEDIR != 0;
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     unsafe {
         changed(
             folder,
@@ -304,7 +304,7 @@ unsafe fn removed(folder: c_int, path: Path, flags: c_int) -> c_int {
 }
 
 unsafe fn renamed(begin: c_int, from: Path, end: c_int, to: Path, flags: c_uint) -> c_int {
-    // SAFETY: the caller's paths.
+    // SAFETY: the caller passes valid paths.
     unsafe {
         let known = Tree::get().zip(bytes(from)).and_then(|(tree, from)| tree.resolve(begin, from, false));
         changed(
@@ -323,14 +323,14 @@ unsafe fn renamed(begin: c_int, from: Path, end: c_int, to: Path, flags: c_uint)
     }
 }
 
-/// Changes the program's own copy of a file, by a descriptor.
+/// Changes the program's own copy of a file, through a descriptor.
 unsafe fn by_descriptor(
     folder: c_int,
     path: Path,
     follows: bool,
     change: impl Fn(c_int) -> Result<i64>,
 ) -> c_int {
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     unsafe {
         if bytes(path).is_some_and(<[u8]>::is_empty) {
             return of_descriptor(folder, change);
@@ -376,9 +376,9 @@ fn of_descriptor(fd: c_int, change: impl Fn(c_int) -> Result<i64>) -> c_int {
     }) as c_int
 }
 
-/// Two times in seconds and nanoseconds, of two in seconds and microseconds, or null.
+/// Two times in seconds and nanoseconds, converted from two in seconds and microseconds, or null.
 unsafe fn finer(times: *const [i64; 4]) -> Option<[i64; 4]> {
-    // SAFETY: the caller's times.
+    // SAFETY: the caller passes valid times.
     unsafe { times.as_ref() }.map(|[a, b, c, d]| [*a, *b * 1000, *c, *d * 1000])
 }
 

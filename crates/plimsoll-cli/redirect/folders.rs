@@ -1,4 +1,4 @@
-//! Folders: the entries of both layers, in one list.
+//! Folders: lists the entries of both layers together.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_long, c_void};
@@ -46,15 +46,15 @@ fn listing(tree: &Tree, seen: &[u8]) -> Result<Listing> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn opendir(name: *const c_char) -> *mut c_void {
     let open: unsafe extern "C" fn(*const c_char) -> *mut c_void = real!(c"opendir");
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     let Some((tree, path)) = Tree::get().filter(|tree| tree.is_dirty()).zip(unsafe { bytes(name) }) else {
-        // SAFETY: as the caller's call.
+        // SAFETY: passes on the caller's own call.
         return unsafe { open(name) };
     };
     let seen = match tree.resolve(AT_FDCWD, path, true) {
         Some(Ok(Place::Seen(seen))) => seen,
         Some(Err(why)) => return failed(why, std::ptr::null_mut()),
-        // SAFETY: as the caller's call.
+        // SAFETY: passes on the caller's own call.
         _ => return unsafe { open(name) },
     };
     // The path of the folder is read from its descriptor.
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn opendir(name: *const c_char) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopendir(fd: c_int) -> *mut c_void {
     let open: unsafe extern "C" fn(c_int) -> *mut c_void = real!(c"fdopendir");
-    // SAFETY: as the caller's call.
+    // SAFETY: passes on the caller's own call.
     let handle = unsafe { open(fd) };
     match Tree::get().filter(|tree| tree.is_dirty()).zip(descriptor(fd)) {
         Some((tree, path)) => noted(tree, &tree.seen(path), handle),
@@ -98,13 +98,13 @@ fn next(handle: *mut c_void) -> Option<*mut c_void> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readdir(handle: *mut c_void) -> *mut c_void {
     let read: unsafe extern "C" fn(*mut c_void) -> *mut c_void = real!(c"readdir");
-    // SAFETY: as the caller's call.
+    // SAFETY: passes on the caller's own call.
     next(handle).unwrap_or_else(|| unsafe { read(handle) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readdir64(handle: *mut c_void) -> *mut c_void {
-    // SAFETY: the same function on 64-bit Linux.
+    // SAFETY: it is the same function on 64-bit Linux.
     unsafe { readdir(handle) }
 }
 
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn readdir64(handle: *mut c_void) -> *mut c_void {
 pub unsafe extern "C" fn closedir(handle: *mut c_void) -> c_int {
     let close: unsafe extern "C" fn(*mut c_void) -> c_int = real!(c"closedir");
     let _closed = listings(|all| all.remove(&(handle as usize)));
-    // SAFETY: as the caller's call.
+    // SAFETY: passes on the caller's own call.
     unsafe { close(handle) }
 }
 
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn rewinddir(handle: *mut c_void) {
             *known = again;
         }
     });
-    // SAFETY: as the caller's call.
+    // SAFETY: passes on the caller's own call.
     unsafe { rewind(handle) }
 }
 
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn rewinddir(handle: *mut c_void) {
 pub unsafe extern "C" fn telldir(handle: *mut c_void) -> c_long {
     let tell: unsafe extern "C" fn(*mut c_void) -> c_long = real!(c"telldir");
     let known = listings(|all| all.get(&(handle as usize)).map(|listing| listing.next as c_long));
-    // SAFETY: as the caller's call.
+    // SAFETY: passes on the caller's own call.
     known.unwrap_or_else(|| unsafe { tell(handle) })
 }
 
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn seekdir(handle: *mut c_void, place: c_long) {
     let known =
         listings(|all| all.get_mut(&(handle as usize)).map(|listing| listing.next = place.max(0) as usize));
     if known.is_none() {
-        // SAFETY: as the caller's call.
+        // SAFETY: passes on the caller's own call.
         unsafe { seek(handle, place) }
     }
 }
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn getcwd(buffer: *mut c_char, size: usize) -> *mut c_char
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __getcwd_chk(buffer: *mut c_char, size: usize, _room: usize) -> *mut c_char {
-    // SAFETY: as the caller's call.
+    // SAFETY: passes on the caller's own call.
     unsafe { getcwd(buffer, size) }
 }
 
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     unsafe { found(AT_FDCWD, path, true, |_, place| call!(CHDIR, place)) as c_int }
 }
 
@@ -211,16 +211,16 @@ pub unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realpath(path: *const c_char, buffer: *mut c_char) -> *mut c_char {
     let resolve: unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char = real!(c"realpath");
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     let Some((tree, known)) = Tree::get().filter(|tree| tree.is_dirty()).zip(unsafe { bytes(path) }) else {
-        // SAFETY: as the caller's call.
+        // SAFETY: passes on the caller's own call.
         return unsafe { resolve(path, buffer) };
     };
     let seen = match tree.resolve(AT_FDCWD, known, true) {
         Some(Ok(Place::Seen(seen))) if tree.find(&seen).is_some() => terminated(&seen),
         Some(Ok(Place::Seen(_))) => return failed(ENOENT, std::ptr::null_mut()),
         Some(Err(why)) => return failed(why, std::ptr::null_mut()),
-        // SAFETY: as the caller's call.
+        // SAFETY: passes on the caller's own call.
         _ => return unsafe { resolve(path, buffer) },
     };
     // SAFETY: a buffer has PATH_MAX bytes; without a buffer, the caller frees the result.
@@ -239,19 +239,19 @@ pub unsafe extern "C" fn __realpath_chk(
     buffer: *mut c_char,
     _size: usize,
 ) -> *mut c_char {
-    // SAFETY: as the caller's call.
+    // SAFETY: passes on the caller's own call.
     unsafe { realpath(path, buffer) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
-    // SAFETY: as the caller's call.
+    // SAFETY: passes on the caller's own call.
     unsafe { realpath(path, std::ptr::null_mut()) }
 }
 
 /// For `execve` and similar functions: the path of a program in the tree.
 pub(crate) fn program(path: *const c_char) -> Option<Vec<u8>> {
-    // SAFETY: the caller's path.
+    // SAFETY: the caller passes a valid path.
     let (tree, path) = Tree::get().filter(|tree| tree.is_dirty()).zip(unsafe { bytes(path) })?;
     if !path.contains(&b'/') {
         return None;

@@ -35,7 +35,7 @@ use tree::Tree;
 /// The path ends with NUL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_redirect_take(folder: *const c_char) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let folder = unsafe { CStr::from_ptr(folder) };
     Tree::set(folder.to_bytes().to_vec());
 }

@@ -1,5 +1,5 @@
-//! Functions that read whole folders inside the C library: `glob` and `scandir`. They get this library's functions for
-//! folders.
+//! Functions that read whole folders inside the C library: `glob` and `scandir`. They are given this library's
+//! functions for folders.
 
 use std::ffi::{c_char, c_int, c_void};
 

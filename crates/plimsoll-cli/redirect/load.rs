@@ -20,8 +20,8 @@ extern "C" fn place(path: *const c_char) -> Load {
     Load { path, load: sys::next(c"dlopen") }
 }
 
-// The C library looks for dependencies as its caller's file says, so its caller must be the program's file and not this
-// library: each function jumps instead of calling.
+// The C library looks for dependencies according to the file of its caller, which must therefore be the program's file
+// and not this library. So each function jumps instead of calling.
 
 /// Loads a library.
 #[cfg(target_arch = "x86_64")]

@@ -61,7 +61,7 @@ unsafe fn made(template: *mut c_char, end: c_int, flags: c_int) -> c_int {
 
 /// The six X at the end of a template, before the suffix.
 unsafe fn marks(template: *mut c_char, end: c_int) -> Option<&'static mut [u8]> {
-    // SAFETY: the caller's template.
+    // SAFETY: the caller passes a valid template.
     unsafe {
         let length = bytes(template)?.len().checked_sub(usize::try_from(end).ok()? + 6)?;
         Some(std::slice::from_raw_parts_mut(template.cast::<u8>().add(length), 6))
@@ -69,7 +69,7 @@ unsafe fn marks(template: *mut c_char, end: c_int) -> Option<&'static mut [u8]> 
 }
 
 unsafe fn filled(template: *mut c_char, end: c_int) -> Result<()> {
-    // SAFETY: the caller's template.
+    // SAFETY: the caller passes a valid template.
     let marks = unsafe { marks(template, end) }.filter(|marks| *marks == b"XXXXXX").ok_or(EINVAL)?;
     use std::hash::{BuildHasher, RandomState};
     let mut drawn = RandomState::new().hash_one(std::process::id());
@@ -81,14 +81,14 @@ unsafe fn filled(template: *mut c_char, end: c_int) -> Result<()> {
 }
 
 unsafe fn restored(template: *mut c_char, end: c_int) {
-    // SAFETY: the caller's template.
+    // SAFETY: the caller passes a valid template.
     if let Some(marks) = unsafe { marks(template, end) } {
         marks.copy_from_slice(b"XXXXXX");
     }
 }
 
 /// Makes a call with the address of a socket in the file system. The address uses the descriptor of the socket's
-/// folder, because the path may be longer than an address.
+/// folder, because the path may be too long for an address.
 unsafe fn addressed<T: From<i8>>(
     address: *const u8,
     size: c_uint,

@@ -1,6 +1,6 @@
 //! Shared memory and named semaphores. They are files in `/dev/shm`, which the C library opens itself, without the
-//! functions that `exports.rs` replaces. Here they are files in the tree, like all other files, so the program cannot change
-//! those of other programs.
+//! functions that `exports.rs` replaces. Here they are files in the tree, like all other files, so the program cannot
+//! change those of other programs.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -12,7 +12,7 @@ use crate::exports::{Path, link, opened, unlink};
 use crate::sys::{self, *};
 use crate::tree::Tree;
 
-/// The bytes of a `sem_t` on 64-bit Linux.
+/// The size of a `sem_t` on 64-bit Linux, in bytes.
 const SEMAPHORE: usize = 32;
 
 /// The open semaphores of this process.
@@ -56,9 +56,9 @@ unsafe extern "C" {
     fn munmap(start: *mut c_void, bytes: usize) -> c_int;
 }
 
-/// The file of a name, which ends with NUL. `None` if the name is not valid.
+/// The file for a name, which ends with NUL. `None` if the name is not valid.
 unsafe fn path(name: *const c_char, prefix: &str) -> Option<Vec<u8>> {
-    // SAFETY: the caller's name.
+    // SAFETY: the caller passes a valid name.
     let name = unsafe { bytes(name) }?;
     let name = &name[name.iter().take_while(|byte| **byte == b'/').count()..];
     let is_valid = !name.is_empty() && name.len() < 250 && !name.contains(&b'/');

@@ -1,4 +1,4 @@
-//! Raw system calls, because the C library's functions of these names are replaced by this library's.
+//! Raw system calls, because this library replaces the C library's functions with these names.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
@@ -144,7 +144,7 @@ pub(crate) use call;
 
 pub(crate) fn raw(number: i64, args: &[i64]) -> Result<i64> {
     let arg = |place: usize| args.get(place).copied().unwrap_or(0);
-    // SAFETY: the callers pass the arguments that the call of this number expects; unused arguments are ignored.
+    // SAFETY: the callers pass the arguments that the call with this number expects; unused arguments are ignored.
     let result = unsafe { syscall(number, arg(0), arg(1), arg(2), arg(3), arg(4), arg(5)) };
     if result == -1 { Err(errno()) } else { Ok(result) }
 }
@@ -170,7 +170,7 @@ pub(crate) fn variable(name: &CStr) -> Option<Vec<u8>> {
     Some(unsafe { CStr::from_ptr(value) }.to_bytes().to_vec())
 }
 
-/// The function of this name in the next library, which is the C library.
+/// The function with this name in the next library, which is the C library.
 pub(crate) fn next(name: &CStr) -> *mut c_void {
     // SAFETY: RTLD_NEXT, and a name that ends with NUL.
     unsafe { dlsym(-1_isize as *mut c_void, name.as_ptr()) }

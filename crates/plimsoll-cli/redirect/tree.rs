@@ -36,7 +36,7 @@ pub(crate) enum Place {
     Seen(Vec<u8>),
 }
 
-/// The layer that has the file that the program sees at a path.
+/// Which layer has the file that the program sees at a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layer {
     Own,
@@ -122,8 +122,8 @@ impl Tree {
         path.filter(|path| path.first() == Some(&b'/')).map(|path| self.seen(path))
     }
 
-    /// Whether a path has no links, determined with fewer calls than following them takes: it is below a folder in
-    /// which the program has changed nothing.
+    /// Whether a path has no links. This needs fewer calls than following them, because it only checks whether the path
+    /// is below a folder in which the program has changed nothing.
     fn is_plain(&self, path: &[u8], follows: bool) -> bool {
         let is_part = |part: &[u8]| !matches!(part, b"" | b"." | b"..");
         if path[0] != b'/' || !path[1..].split(|byte| *byte == b'/').all(is_part) || self.is_real(path) {
@@ -146,8 +146,8 @@ impl Tree {
         sys::exists(&self.gone(path)) || self.is_gone(path)
     }
 
-    /// Follows the links of a path, and the last part's only if `follows`. `None` if the path is not
-    /// redirected.
+    /// Follows the links in a path; a link in the last part is followed only if `follows` is set. `None` if the path is
+    /// not redirected.
     pub(crate) fn resolve(&self, folder: c_int, path: &[u8], follows: bool) -> Option<Result<Place>> {
         if path.is_empty() {
             return None;
@@ -261,7 +261,7 @@ impl Tree {
         if !stat.is_folder() {
             return Err(ENOTDIR);
         }
-        // The copy in the tree belongs to this user; the folder on the disk may not.
+        // The copy in the tree belongs to this user, but the folder on the disk may not.
         if self.on_disk(seen).is_some() {
             let terminated = sys::terminated(seen);
             call!(FACCESSAT, AT_FDCWD, terminated.as_ptr(), 2)?;

@@ -30,7 +30,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     if bytes >= i64::MAX as f64 { Err(out_of_range()) } else { Ok(bytes as u64) }
 }
 
-/// [`parse`] that refuses zero: a limit or capacity of 0 is surely a mistake.
+/// Like [`parse`], but rejects zero: a limit or capacity of 0 is surely a mistake.
 pub(crate) fn parse_positive(text: &str) -> Result<u64, String> {
     parse(text).and_then(|bytes| if bytes == 0 { Err("must be more than 0".to_owned()) } else { Ok(bytes) })
 }

@@ -1,4 +1,5 @@
-//! `plimsoll checkpoint consolidate`: the weights that several ranks have saved, as one file for other programs.
+//! `plimsoll checkpoint consolidate`: merges the weights that several ranks have saved into one file for other
+//! programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use serde_json::json;
 
 use crate::exit::{Exit, Failure};
 
-/// The schema of the answer. Changes of meaning raise the version; new fields do not.
+/// The schema of the answer. Changes in meaning raise the version; new fields do not.
 const SCHEMA: &str = "plimsoll.checkpoint/1";
 /// The name that other programs look for.
 const WEIGHTS: &str = "model.safetensors";

@@ -26,7 +26,7 @@ impl Explained {
     /// Reads a file and explains it. With a device number, only that device.
     ///
     /// # Errors
-    /// The errors of [`Recording::open`].
+    /// The same errors as [`Recording::open`].
     pub(crate) fn open(
         file: &Path,
         device: Option<i32>,

@@ -1,4 +1,4 @@
-//! Makes text from files and arguments harmless: it can neither control a terminal nor reorder a line.
+//! Makes text from files and arguments harmless, so that it can neither control a terminal nor reorder a line.
 //!
 //! All text for people goes through [`shown`] (`output.rs` calls it). Our own colours are marks in a text, three
 //! characters that Unicode reserves for internal use; only [`shown`] turns them into escape codes.

@@ -47,7 +47,7 @@ const DEFAULT_BYTES: u64 = 256 << 20;
 const SMALL_BYTES: u64 = 10_000_000;
 /// Processor time for each 256 MiB of memory. A debug build takes about ten times as long.
 const TIME: Duration = Duration::from_secs(if cfg!(debug_assertions) { 100 } else { 10 });
-/// Memory may grow by some ten MiB between two checks.
+/// Memory may grow by some tens of MiB between two checks.
 const MARGIN_BYTES: u64 = 24 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 

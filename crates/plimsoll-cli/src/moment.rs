@@ -44,7 +44,7 @@ pub(crate) type Found = (Option<EventIndex>, String);
 /// out, or else the peak. `None` if a failure was requested and the device has none.
 ///
 /// # Errors
-/// The device does not have the moment.
+/// If the device does not have the moment.
 pub(crate) fn find(
     when: Option<When>,
     (file, snapshot): (&str, &Snapshot),

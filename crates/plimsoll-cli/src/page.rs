@@ -27,7 +27,7 @@ impl Page {
     /// Where to write the page, if one was requested.
     ///
     /// # Errors
-    /// The errors of [`Sink::check`], to be found before the work.
+    /// The same errors as [`Sink::check`], but before the work is done.
     pub(crate) fn sink(&self) -> Result<Option<Sink>, Failure> {
         let sink = self.html.as_ref().map(|path| Sink::new(path.clone(), self.force));
         sink.as_ref().map_or(Ok(()), Sink::check).map(|()| sink)

@@ -23,7 +23,7 @@ impl Recording {
     /// Reads a file; `-` is stdin. With a number, only that device is in question.
     ///
     /// # Errors
-    /// The file cannot be read or has no recording, or the device is not in it.
+    /// If the file cannot be read or has no recording, or the device is not in it.
     pub(crate) fn open(file: &Path, device: Option<i32>) -> Result<Recording, Failure> {
         Recording::named(file, &name(file), device)
     }
@@ -31,7 +31,7 @@ impl Recording {
     /// Reads a file under a more descriptive name than its own.
     ///
     /// # Errors
-    /// The errors of [`Recording::open`].
+    /// The same errors as [`Recording::open`].
     pub(crate) fn named(file: &Path, name: &str, device: Option<i32>) -> Result<Recording, Failure> {
         output::progress(&format!("reading {name}"));
         let snapshot = input::open(file).map_err(|why| unreadable(name, &why))?;
@@ -70,7 +70,7 @@ impl Opened {
     /// Reads a file like [`Recording::open`], and also accepts other input that can be explained.
     ///
     /// # Errors
-    /// The errors of [`Recording::open`].
+    /// The same errors as [`Recording::open`].
     pub(crate) fn open(file: &Path, device: Option<i32>) -> Result<Opened, Failure> {
         let name = name(file);
         output::progress(&format!("reading {name}"));

@@ -4,10 +4,10 @@ use plimsoll_trace::report::{Body, Brief, Cell, Column, Rank, Report, Section, T
 
 use crate::output::{BOLD, RESET};
 
-/// Columns of a line.
+/// The columns of a line.
 const WIDTH: usize = 100;
 
-/// Lines of a screen.
+/// The lines of a screen.
 const LINES: usize = 40;
 
 /// The most important sections: at most 40 lines of 100 columns. `size` prints bytes.
@@ -85,7 +85,7 @@ fn part(section: &Section, body: &Body, size: &dyn Fn(u64) -> String, width: usi
     }
     let Section { rank, heading, note, .. } = section;
     let lines = match body {
-        // On the line of its heading and not wrapped, so that it can be copied.
+        // On the same line as its heading and not wrapped, so that it can be copied.
         Body::Command(command) => {
             return Some(Part { rank: *rank, is_headed: false, text: format!("{heading}: {command}\n") });
         }
@@ -138,13 +138,13 @@ fn cell(Column { width, unit, .. }: Column, cell: &Cell, size: &dyn Fn(u64) -> S
     if unit.is_empty() || matches!(cell, Cell::Count(_)) { figure } else { format!("{figure} {unit}") }
 }
 
-/// Wraps text to this many columns. Lines after the first are indented by two more columns. A longer word is
-/// not split.
+/// Wraps text to this many columns. Lines after the first are indented by two more columns. Words that are
+/// too long are not split.
 fn wrapped(text: &str, width: usize) -> String {
     let indent = text.chars().take_while(|char| *char == ' ').count();
     let (mut out, mut column) = (" ".repeat(indent), indent);
     let mut is_first = true;
-    // The spaces of a table are kept.
+    // The spaces in a table are kept.
     for word in text[indent..].split_inclusive(' ') {
         let length = word.trim_end().chars().count();
         if !is_first && column + length > width {
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(plain(&full(&report, &size)), format!("{head}Hosts\n  example.com\n\nAll\n  all\n"));
     }
 
-    /// The page of an empty recording with this report.
+    /// The page for an empty recording with this report.
     fn page(report: &Report) -> String {
         let snapshot = Snapshot { traces: vec![Vec::new()], ..Snapshot::default() };
         let origins = Origins::of(&snapshot);

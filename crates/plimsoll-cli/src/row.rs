@@ -1,6 +1,7 @@
 //! A GPU's row as a file: what `calibrate` writes and `--gpu FILE.json` reads.
 //!
-//! The file has the properties of [`plimsoll_gpu::described`] and the measured bytes, under the same names.
+//! The file has the properties that [`plimsoll_gpu::described`] reads, and the measured bytes under the
+//! same names.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +13,10 @@ use crate::exit::{Exit, Failure};
 /// The schema of the file.
 pub(crate) const SCHEMA: &str = "plimsoll.calibrate/1";
 
-/// The largest file that is read.
+/// The size of the largest file that is read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Whether the text of `--gpu` names a file.
+/// Whether the value of `--gpu` names a file.
 pub(crate) fn is_file(text: &str) -> bool {
     text.trim().to_ascii_lowercase().ends_with(".json")
 }
@@ -23,7 +24,7 @@ pub(crate) fn is_file(text: &str) -> bool {
 /// The description of the GPU in a file.
 ///
 /// # Errors
-/// The file cannot be read, or is not a row.
+/// If the file cannot be read, or is not a row.
 pub(crate) fn read(path: &str) -> Result<String, Failure> {
     let unreadable = |why: String| Failure::new(Exit::Unreadable, format!("{path}: {why}"));
     let file = Path::new(path.trim());

@@ -44,8 +44,7 @@ impl Scratch {
 
     fn within(parent: &Path) -> io::Result<Scratch> {
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
-        // The file is locked before it gets its name. So a lock file that is not locked belongs to a process
-        // that has ended.
+        // The file is locked before it gets its name. So if a lock file is not locked, its process has ended.
         let mut file = NamedTempFile::new_in(folder.path())?;
         write!(file, "{}", std::process::id())?;
         flock(file.as_file(), FlockOperation::NonBlockingLockExclusive)?;
@@ -70,11 +69,11 @@ impl AsRef<Path> for Scratch {
     }
 }
 
-/// A session's folder that is known to be made by the parent process.
+/// A session's folder that is known to have been created by the parent process.
 pub(crate) struct Owned(PathBuf);
 
 impl Owned {
-    /// `None` if the parent process did not create the folder. So naming a folder is not enough to have it deleted.
+    /// `None` if the parent process did not create the folder. So merely naming a folder does not get it deleted.
     pub(crate) fn of(folder: &Path) -> Option<Owned> {
         let owner = fs::read_to_string(folder.join(LOCK)).ok()?.parse::<i32>().ok();
         let is_parents = owner.is_some() && owner == getppid().map(|parent| parent.as_raw_nonzero().get());
@@ -89,7 +88,7 @@ impl Owned {
     }
 }
 
-/// Removes a folder. Overlay file systems leave subfolders that cannot be opened in it.
+/// Removes a folder. Overlay file systems leave behind subfolders that cannot be opened.
 fn remove(folder: &Path) {
     if fs::remove_dir_all(folder).is_err() {
         open_up(folder);
@@ -138,7 +137,7 @@ mod tests {
         let place = scratch.path().to_path_buf();
         remove_abandoned(parent.path());
         assert!(place.is_dir());
-        // This is the state after a process was killed: the folder still exists, but the lock does not.
+        // This is the state after a process has been killed: the folder still exists, but the lock does not.
         let Scratch { folder, _lock } = scratch;
         let _left = folder.keep();
         drop(_lock);

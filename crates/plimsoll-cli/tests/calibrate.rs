@@ -1,5 +1,5 @@
-//! `plimsoll calibrate`: without a GPU; on the stand-in as an H100, whose row of the table it must reproduce; and the row as a GPU
-//! for `predict`.
+//! `plimsoll calibrate`: without a GPU; on the stand-in as an H100, whose row in the table it must reproduce; and with
+//! that row as a GPU for `predict`.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn calibrated(folder: &Folder, gpu: &str, options: &[&str]) -> Output {
     command.output().expect("it starts")
 }
 
-/// A command on a simulated GPU that charges memory as a real one does.
+/// A command on a simulated GPU that charges memory like a real one.
 fn on(folder: &Folder, gpu: &str, devices: u32) -> Command {
     let mut command = standin::command(folder);
     command
@@ -85,7 +85,7 @@ fn on_the_simulated_h100_it_reproduces_the_row_of_the_table() {
     let written: Value =
         serde_json::from_str(&fs::read_to_string(folder.file("h100.json")).expect("a row")).expect("JSON");
     assert_eq!(written, answer);
-    // It is not replaced without --force.
+    // The file is not replaced without --force.
     assert_eq!(calibrated(&folder, "H100", &["-o", "h100.json"]).status.code(), Some(2));
     let output = calibrated(&folder, "H100", &["-o", "h100.json", "--force"]);
     let text = stdout(&output);

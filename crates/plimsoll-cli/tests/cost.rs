@@ -13,7 +13,7 @@ use flate2::write::GzEncoder;
 
 use crate::program::{Folder, kept, plimsoll, stderr, text, verbs};
 
-/// Runs with a limit on the wall clock, which ends a program that hangs.
+/// Runs with a wall-clock limit, which ends a program that hangs.
 fn soon<W: AsRef<OsStr> + Debug>(args: &[W], stdin: Stdio) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     let mut child = command

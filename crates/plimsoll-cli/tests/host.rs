@@ -1,5 +1,5 @@
-//! The library that counts a process's memory on the host (`host/`), in small programs whose memory is known, and what `predict`
-//! says of it.
+//! The library that counts a process's memory on the host (`host/`), in small programs whose memory is known, and what
+//! `predict` says about it.
 
 use std::fs;
 use std::process::Command;
@@ -15,8 +15,8 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/host.bin"));
 
 const MIB: u64 = 1 << 20;
 
-/// The bytes by which the kernel's counters of a process may be off, and the memory that an interpreter itself allocates
-/// during the test.
+/// The bytes by which the kernel's counters for a process may be off, plus the memory that an interpreter itself
+/// allocates during the test.
 const NEAR: u64 = 3 * MIB;
 
 /// The beginning of every program: `truth()` prints the bytes that are resident now and cannot be dropped, and leaves time
@@ -61,7 +61,7 @@ impl Counted {
     }
 }
 
-/// Runs a program with the library. The first result is the program's, the second is a fork's, if it made one.
+/// Runs a program with the library. The first result is the program's, and the second is its fork's, if it made one.
 fn counted(python: &[&str], name: &str, program: &str) -> (Counted, Option<Counted>) {
     let folder = Folder::new(&format!("host-{name}"));
     let library = folder.file("libplimsoll_host.so");
@@ -188,7 +188,7 @@ late = b'x' * (96 * MIB)
     check_near(anonymous, counted.truth.expect("it printed it"), NEAR);
 }
 
-/// Ways to load, to save and to feed a model, on the host. Each is a process whose peak a separate thread also measures.
+/// Ways to load, save and feed a model on the host. Each is a process whose peak is also measured by a separate thread.
 const LOADS: [(&str, &str); 8] = [
     ("load", "m = model(); m.load_state_dict(torch.load(PT))"),
     ("cast", "m = model(); m.load_state_dict(torch.load(PT)); m = m.to(torch.bfloat16)"),
@@ -272,7 +272,7 @@ fn a_prediction_adds_up_the_machine_and_says_what_it_lacks() {
     // PyTorch requests powers of two.
     assert_eq!(owned("pinned memory"), 64 * MIB);
     assert_eq!(owned("copies from the GPU"), 64 * MIB);
-    // Batches of 8 MiB: two that wait, and one that is read.
+    // Batches of 8 MiB: two are waiting, and one is being read.
     check_near(bytes(&host["shm_bytes"]), 24 * MIB, 9 * MIB);
     assert_eq!(bytes(&host["groups"][0]["phases"][1]["workers"]), 1);
     let all: u64 = host["owners"].as_array().expect("rows").iter().map(|row| bytes(&row["bytes"])).sum();
@@ -285,7 +285,7 @@ fn a_prediction_adds_up_the_machine_and_says_what_it_lacks() {
     }
 }
 
-/// A training whose saved activations are the largest part of its memory.
+/// Training in which saved activations use most of the memory.
 const DEEP: &str = "
 import torch
 from torch import nn

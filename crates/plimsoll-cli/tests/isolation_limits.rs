@@ -9,7 +9,7 @@ use plimsoll_needs::needs;
 use crate::isolation::{ISOLATIONS, answer, laid_out, predict};
 use crate::program::{Folder, stderr};
 
-/// Makes the system calls that an overlay and Landlock need fail, then becomes the command.
+/// Makes the system calls that an overlay and Landlock need fail, then executes the command.
 const REFUSED: &str = r##"
 import ctypes, os, platform, struct, sys
 unshare = 97 if platform.machine() == "aarch64" else 272
@@ -97,7 +97,8 @@ except OSError as why:
     }
 }
 
-/// Changes a file of another program in /dev/shm in each way. Uses shared memory, locks, queues and its own workers.
+/// Changes another program's file in /dev/shm in every possible way. Uses shared memory, locks, queues and its own
+/// workers.
 const SHARED: &str = r##"
 import ctypes, multiprocessing, multiprocessing.shared_memory as shared, os, sys
 old = sys.argv[1]

@@ -54,7 +54,7 @@ fn functions_for_files_answer_as_on_the_disk() {
     }
 }
 
-/// A program that changes files of a group which is not the user's first one.
+/// A program that changes files of a group that is not the user's primary group.
 const OF_A_GROUP: &str = "
 import os, sqlite3
 open('log', 'a').write('x')

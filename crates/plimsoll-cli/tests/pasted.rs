@@ -92,7 +92,7 @@ fn what_a_message_does_not_say_is_left_open() {
     );
     assert!(answer.contains("5.17 GiB  reserved by this process, but unallocated"), "{answer}");
 
-    // No command that would fail unchanged, and no table of unknown figures.
+    // There is no command that would fail unchanged, and no table of unknown figures.
     let answer = stdout(&piped("RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB\n", &[]));
     for part in [
         "plimsoll plan --gpu NAME -- python FILE",

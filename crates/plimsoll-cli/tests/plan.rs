@@ -234,7 +234,7 @@ fn memory_that_grows_after_the_first_steps_counts() {
             && said.contains("in step"),
         "{plan}"
     );
-    // Trials then run as long.
+    // Trials then run just as long.
     assert_eq!(plan["tried"][0]["fits"], false, "{plan}");
     assert!(peak(&plan["tried"][0]) > 1 << 30, "{plan}");
     let chosen = row(&plan, plan["chosen"].as_str().expect("a set")).expect("a row");
@@ -345,7 +345,7 @@ fn the_least_memory_and_the_fastest_step_are_those_of_all_rows() {
     assert_eq!(bytes(&chosen(&memory)), least, "{memory}");
     let set = memory["chosen"].as_str().expect("a set").to_owned();
     assert!(set.contains("checkpoint") && set.contains("step-in-backward"), "{memory}");
-    // Without any one of its techniques, it needs as much memory or more.
+    // If any of its techniques is removed, it needs at least as much memory.
     for name in set.split(',') {
         let fewer = set.split(',').filter(|it| *it != name).collect::<Vec<_>>().join(",");
         let fewer = row(&memory, &fewer).expect("a row");

@@ -1,4 +1,5 @@
-//! Programs that `plan` and `run` cannot help, or only in an unusual way: each gets a correct answer.
+//! Programs that `plan` and `run` cannot help, or can help only in an unusual way: each gets a correct
+//! answer.
 
 use serde_json::Value;
 
@@ -298,7 +299,7 @@ fn a_technique_that_raises_is_a_failed_row_and_ends_a_run_with_its_name() {
     }
 }
 
-/// 64 MiB of weights. The argument is the batch; the command has no mark for it.
+/// 64 MiB of weights. The argument is the batch size; the command has no placeholder for it.
 const BATCH: &str = "
 import sys, torch, torch.nn as nn
 rows = int(sys.argv[1])

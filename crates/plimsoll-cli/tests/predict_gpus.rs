@@ -1,4 +1,5 @@
-//! GPUs for `predict` that are not a listed name: beside other programs, described, a MIG slice, one that shares the host's memory.
+//! GPUs for `predict` that are not just a listed name: next to other programs, described, a MIG slice, or sharing the
+//! host's memory.
 
 use std::fs;
 
@@ -10,7 +11,7 @@ use crate::torch::{Torch, answer};
 
 const GIB: u64 = 1 << 30;
 
-/// A program that prints what CUDA reports, and holds as many GiB on the host as its argument says.
+/// A program that prints what CUDA reports, and allocates as many GiB on the host as its argument says.
 const PROGRAM: &str = "
 import sys, torch
 x = torch.ones(256 << 20, dtype=torch.uint8, device='cuda')
@@ -47,7 +48,7 @@ fn what_other_programs_use_is_missing_from_what_is_free_and_to_spare() {
     assert_eq!((seen[0].as_str(), used(&seen) - used(&seen_alone)), ("85017493504", 8 * GIB));
     let text = stdout(&torch.predict(&["--gpu", "H100", "--others", "8GiB", "--full", "--whole"], &[]));
     assert!(text.contains("8.00 GiB  other programs on this GPU (given: --others)"), "{text}");
-    // The account closes: what PyTorch, libraries and other programs have, and what is to spare.
+    // The rows add up: the memory of PyTorch, libraries and other programs, and what is left.
     let output = torch.predict(&["--gpu", "H100", "--others", "78.5GiB", "--json", "--whole"], &[]);
     let report = json(&output);
     assert_eq!((output.status.code(), &report["verdict"]["is"]), (Some(4), &"runs out".into()), "{report:#}");

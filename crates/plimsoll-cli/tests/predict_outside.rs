@@ -1,4 +1,4 @@
-//! The memory that a program uses on a GPU outside of PyTorch's allocator, as `predict` reports it.
+//! The memory that a program uses on a GPU outside PyTorch's allocator, as `predict` reports it.
 
 use plimsoll_needs::needs;
 use serde_json::Value;
@@ -144,7 +144,7 @@ fn what_is_gone_before_pytorchs_peak_is_not_added_to_it() {
     assert_eq!(report["totals"]["cuda_bytes"], (2 << 20) + outside + spare);
 }
 
-/// Lines that a program of `outside/` printed: its stage, and the bytes outside of the allocator.
+/// Lines that a program of `outside/` printed: its stage, and the bytes outside the allocator.
 fn stages(text: &str, wanted: &[(&str, Value)]) -> Vec<(String, i64)> {
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let lines = lines.filter(|line| wanted.iter().all(|(key, value)| line[*key] == *value));

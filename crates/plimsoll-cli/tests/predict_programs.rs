@@ -357,7 +357,8 @@ fn nms_keeps_all_boxes_or_the_assumed_one_and_the_bytes_at_stake_are_named() {
     assert!(reads.all(|read| read["decides"] == false || read["line"] != 10), "{report}");
 }
 
-/// Two trainings in one function that ends with the loop, the second with a larger batch; then a tensor of 64 MiB.
+/// Two training loops in one function that ends with the loop, the second with a larger batch; then a 64 MiB
+/// tensor.
 const TWICE: &str = "
 import sys, torch
 def train(model, batch, steps):

@@ -1,4 +1,4 @@
-//! The first lines of `plimsoll predict`: the need of a program that runs out of memory, growth when a run is cut
+//! The first lines of `plimsoll predict`: how much memory a program needs that runs out, growth when a run is cut
 //! short, the intended GPU, and an answer that fits on a screen.
 
 use std::process::{Command, Output};
@@ -234,7 +234,7 @@ fn code_of_the_loop_that_starts_later_runs_or_is_named() {
     let named = "not seen: train.py:24 (`if how == 'begins' and step % every == 0`) ran only in the first step, when \
                  the optimizer had no state; add --steps 90001 or --whole";
     assert_eq!(report["not_seen"], serde_json::json!([named]));
-    // The loader's largest batch, which is its last, gets a step.
+    // A step runs with the loader's largest batch, which is its last.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["loader", "20"]), 0);
     assert!(peak(&report) > 96 << 20, "{report}");
 }

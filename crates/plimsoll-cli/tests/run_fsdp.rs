@@ -10,7 +10,7 @@ use crate::program::{plimsoll, stderr, stdout};
 use crate::torch::{Torch, answer};
 
 /// Tied weights, a loss inside or outside the model, a list of parameters made before the first call, and a batch that
-/// two ranks cannot share evenly.
+/// cannot be divided evenly between two ranks.
 const TRAINS: &str = "
 import sys, time, torch, torch.nn as nn, torch.nn.functional as F
 torch.manual_seed(0)
@@ -181,7 +181,7 @@ fn split_layers_train_as_whole_ones_do() {
 #[needs(pytorch, nightly)]
 #[test]
 fn a_plan_for_two_gpus_shards_a_program_that_does_not_fit_one() {
-    // With its optimizer state on the host it would need 480 MiB.
+    // With its optimizer state on the host, it would need 480 MiB.
     let torch = Torch::new("fsdp-plan", TRAINS);
     let train = torch.folder.file("train.py");
     let mut args = vec!["plan", "--cc=8.0", "--context=0", "--json", "--devices=2", "--gpu=430MiB", "--"];

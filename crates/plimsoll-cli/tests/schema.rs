@@ -1,7 +1,7 @@
 //! Checks JSON against its schema: one file of `docs/schema` for each `schema` field. Here every key must be
 //! described, although a newer version may add keys for others. Only the schema keywords that those files use are
-//! supported. A full JSON Schema validator would bring thirty crates, and a feature of serde_json that changes how the
-//! program reads numbers.
+//! supported. A full JSON Schema validator would bring in thirty crates, and a feature of serde_json that changes how
+//! the program reads numbers.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
 //! The project's rules that a compiler does not enforce: which crates may depend on which, where unsafe code may be,
-//! the maximum length of files, no dead file, no file missing in its crate's table, no file that uses one below it in
-//! the table or one that uses it, and no broken link.
+//! the maximum length of files, no dead files, no file missing from its crate's table, no file that uses one below it
+//! in the table or one that uses it, and no broken links.
 
 mod rooms;
 mod uses;
@@ -79,7 +79,7 @@ const UNSAFE: [&str; 16] = [
 /// need none: `for_each_cut` and its siblings (`parallel.rs`) split their outputs.
 const MOST_UNSAFE_BLOCKS: usize = 56;
 
-/// The crates in which not even a folder's own file and a file inside it use each other.
+/// The crates in which not even a folder's own file and a file inside the folder may use each other.
 const LAYERED: [&str; 2] = ["plimsoll-alloc", "plimsoll-tensor"];
 
 /// The one of them in which calling a method of the same type in another file counts as a use of that file.
@@ -321,7 +321,7 @@ fn rows_of_table(lib: &Path) -> Option<Vec<Vec<String>>> {
     rows.next()?;
     // The row of dashes comes first.
     let cells = rows.skip(1).map_while(|row| row.strip_prefix("//! | ")?.split(" | ").next());
-    // The text between backticks is every other piece.
+    // Every other piece is text between backticks.
     Some(cells.map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()).collect())
 }
 

@@ -131,7 +131,7 @@ fn a_pytorch_program_and_the_ranks_of_a_job_can_be_watched() {
     let has_row = |metrics: &str, rank: &str| {
         metrics.lines().any(|line| line.starts_with("plimsoll_allocated_bytes{") && line.contains(rank))
     };
-    // A rank that does not answer in time is left out of one response.
+    // A rank that does not answer in time is omitted from one response.
     let mut metrics = String::new();
     for _ in 0..20 {
         metrics = answer(&address, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");

@@ -1,5 +1,5 @@
-//! `plimsoll train gpt`, and the features that all trainings share: `--save`, `--resume`, signals, `--dtype`,
-//! `--steps`.
+//! `plimsoll train gpt`, and the features that all training commands share: `--save`, `--resume`, signals,
+//! `--dtype`, `--steps`.
 
 use std::fs;
 use std::path::Path;

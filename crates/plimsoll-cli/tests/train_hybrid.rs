@@ -1,5 +1,6 @@
-//! `plimsoll train gpt --parallel replicate=R,shard=S`: groups of ranks that share a model. They have the bits of data parallel
-//! ranks, only the first group saves, a killed rank is named, and a simulated rank has the account of a real one.
+//! `plimsoll train gpt --parallel replicate=R,shard=S`: groups of ranks that share a model. Results are bit-identical
+//! to data parallelism, only the first group saves, a killed rank is named, and a simulated rank reports the same
+//! memory as a real one.
 
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -114,7 +115,7 @@ fn a_plan_for_several_hosts_tries_groups_of_a_host() {
     let two_hosts = plan("16xH100", &[]);
     let hybrid = "--parallel replicate=2,shard=8".to_owned();
     assert!(ways(&two_hosts).contains(&hybrid), "{two_hosts}");
-    // Gathers that stay on a host are faster than those across hosts.
+    // Gathers within a host are faster than those across hosts.
     let ms = |way: &str| {
         let rows = two_hosts["rows"].as_array().expect("rows");
         let row = rows.iter().find(|row| row["options"] == serde_json::json!([way])).expect("the way");

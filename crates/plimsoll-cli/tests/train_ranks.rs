@@ -1,6 +1,6 @@
-//! `plimsoll train gpt --parallel ddp`: several processes, started by `--ranks`, by torchrun and by hand. They compute
-//! the same bits, and the losses of one process. Also checkpoints, signals, and an end within two seconds when a rank
-//! is killed.
+//! `plimsoll train gpt --parallel ddp`: several processes, started by `--ranks`, by torchrun and by hand. Their
+//! results are bit-identical, and their losses equal those of one process. Also checkpoints, signals, and an end
+//! within two seconds when a rank is killed.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -256,7 +256,7 @@ fn reproducible_training_has_the_same_bits_on_any_number_of_ranks() {
         }
     }
     assert!(weights(&folder, "ddp") == weights(&folder, "one"), "other weights");
-    // Saved by two ranks, resumed by one; and by none that cuts its batches in another way.
+    // Saved by two ranks and resumed by one; a run that divides its batches differently cannot resume.
     let longer = ["--steps", "9", "--dropout", "0.1"];
     let whole = result(&[&["--reproducible=4"], &longer[..]].concat());
     let resume =
@@ -375,7 +375,7 @@ fn a_rank_that_fails_tells_the_others_why() {
         "{}",
         stderr(&output)
     );
-    // Out of memory: the ranks run out together, and the exit code is the first rank's.
+    // If memory runs out, it does so on all ranks, and the exit code is the first rank's.
     let output = gpt(&[&TWO[..], &["--memory-limit", "1MiB"]].concat());
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
 }

@@ -1,5 +1,5 @@
-//! `plimsoll train gpt --parallel shard`: the bits of `--parallel ddp`, a checkpoint that any number of ranks and PyTorch load,
-//! whatever happens while it is saved, and an account of one of many ranks.
+//! `plimsoll train gpt --parallel shard`: results bit-identical to `--parallel ddp`, a checkpoint that any number of
+//! ranks and PyTorch can load no matter what happens while it is saved, and the memory of one of many ranks.
 
 use std::fs;
 use std::path::Path;
@@ -159,7 +159,7 @@ fn a_checkpoint_is_consolidated_into_a_file_that_is_not_there() {
     assert_eq!(resumed["steps"], 2);
 }
 
-/// Kills one rank of two that save all the time, `times` times, and resumes each time.
+/// Kills one of two constantly saving ranks `times` times, and resumes each time.
 fn kill_and_resume(times: u64, name: &str) {
     let folder = Folder::new(name);
     let run = folder.file("run");
@@ -329,7 +329,7 @@ fn a_plan_simulates_each_way_and_prints_the_fastest_that_fits() {
         "{command}"
     );
 
-    // A row is what a run of that way reports.
+    // A row equals what a run in that way reports.
     let sharded = |row: &&Value| row["options"] == serde_json::json!(["--parallel shard"]);
     let row = rows.iter().find(sharded).expect("a sharded way");
     let run =

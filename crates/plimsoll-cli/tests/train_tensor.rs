@@ -1,5 +1,6 @@
-//! `plimsoll train gpt --parallel tp=N` and `dp=D,tp=T`: ranks that share each layer have the losses of one rank, save under the names
-//! of the whole model, whatever happens meanwhile, and a simulated rank has the account of a real one.
+//! `plimsoll train gpt --parallel tp=N` and `dp=D,tp=T`: ranks that share each layer have the losses of one rank, save
+//! under the names of the whole model no matter what happens meanwhile, and a simulated rank reports the same memory as
+//! a real one.
 
 use std::fs;
 use std::process::Output;
@@ -21,7 +22,7 @@ fn result(args: &[&str]) -> Value {
     small_gpt::result("8", args)
 }
 
-/// Numbers that are equal but for a few roundings.
+/// Checks that numbers are equal except for a few rounding errors.
 fn close(found: &Value, expected: &Value, what: &str) {
     let numbers = |value: &Value| -> Vec<f64> {
         let all = value.as_array().expect("numbers").iter();
@@ -36,7 +37,7 @@ fn close(found: &Value, expected: &Value, what: &str) {
 
 #[test]
 fn ranks_that_share_layers_have_the_losses_and_the_sample_of_one() {
-    // Gradients are clipped in each step: a wrong norm would show.
+    // Gradients are clipped in each step, so a wrong norm would show up.
     let steps = ["--steps", "20"];
     let one = result(&steps);
     for (how, size) in [(&TWO, 2), (&FOUR, 4)] {
@@ -55,7 +56,7 @@ fn ranks_that_share_layers_have_the_losses_and_the_sample_of_one() {
             (&ranks["parallel"], &ranks["tensor"], &ranks["size"]),
             (&"tp".into(), &2.into(), &size.into())
         );
-        // Matrices, which are most of it, are cut.
+        // Matrices, which make up most of it, are divided.
         let bytes = |of: &Value| of["parameter_bytes"].as_u64().expect("bytes");
         assert!(bytes(&found) < bytes(&one) * 52 / 100, "{} of {}", bytes(&found), bytes(&one));
     }
@@ -88,7 +89,7 @@ fn any_number_of_ranks_resumes_what_ranks_that_share_layers_have_saved() {
             assert!(file(&format!("{name}-back"), saved) == file("one", saved), "{name}: {saved}");
         }
     }
-    // The same losses, however it goes on.
+    // The losses are the same, however training continues.
     let more = ["--steps", "8"];
     let expected = result(&[&more[..], &["--resume", &one, "--save", &path("rest")]].concat());
     let shard = ["--parallel", "shard", "--ranks", "2"];
@@ -100,7 +101,7 @@ fn any_number_of_ranks_resumes_what_ranks_that_share_layers_have_saved() {
     result(&[&shard[..], &["--steps", "4", "--resume", &one, "--save", &sharded]].concat());
     let found = result(&[&TWO[..], &more, &["--resume", &sharded]].concat());
     close(&found["losses"], &expected["losses"], "sharded before");
-    // A resumed run has the bits of one that was not interrupted.
+    // A resumed run is bit-identical to an uninterrupted one.
     let (whole, halves) = (path("whole"), path("halves"));
     let dropout = |steps: &'static str| ["--dropout", "0.1", "--steps", steps];
     result(&[&TWO[..], &dropout("6"), &["--save", &whole]].concat());

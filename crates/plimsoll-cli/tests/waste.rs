@@ -94,8 +94,8 @@ fn a_plan_shows_the_line_as_a_further_choice_and_does_not_choose_it() {
     assert!(plan["chosen"].is_null(), "{plan:#}");
 }
 
-/// Names that no line may delete: a closure has one, a generator reads another later, `locals()` reads all of them,
-/// and a loop reads one in its next round.
+/// Names that no line may delete: a closure uses one, a generator reads another later, `locals()` reads all of
+/// them, and a loop reads one in its next iteration.
 const NEEDED: &str = "
 import torch
 def closed():

@@ -140,7 +140,7 @@ impl Blas {
     /// thread.
     ///
     /// # Errors
-    /// The library is missing or cannot be initialized.
+    /// If the library is missing or cannot be initialized.
     pub(crate) fn open(search: &Search, driver: i32) -> Result<Blas> {
         let names: &'static [&'static str] = match driver {
             13_000.. => &["libcublasLt.so.13", "libcublasLt.so.12"],

@@ -1,8 +1,9 @@
 //! A cache folder for machine code, keyed by its source text and the target for which it was compiled.
 //!
-//! A file has a SHA-256, the complete text and the code; the text is compared, so that two texts with the same name hash are not
-//! confused. A file that cannot be read, is damaged, or can be written by other users counts as missing. Files are written under
-//! a temporary name first. This protects against damage and shared folders, not against this user's own programs.
+//! A file has a SHA-256, the complete text and the code; the text is compared, so that two texts whose names have the
+//! same hash are not confused. A file that cannot be read, is damaged, or is writable by other users counts as missing.
+//! Files are written under a temporary name first. This protects against damage and shared folders, not against this
+//! user's own programs.
 
 use std::fs::{self, DirBuilder, Metadata, OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -80,7 +81,7 @@ fn is_own(it: &Metadata) -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == it.uid()) && it.mode() & 0o022 == 0
 }
 
-/// FNV-1a of 128 bits.
+/// FNV-1a with 128 bits.
 fn hash(bytes: &[u8]) -> u128 {
     let step = |hash: u128, &byte: &u8| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)

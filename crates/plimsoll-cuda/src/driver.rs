@@ -1,8 +1,8 @@
 //! The calls of `libcuda` that are used, each with an error check.
 //!
-//! Note [Calls of the driver]. Device addresses are plain numbers here; the host never dereferences them. A call's other
-//! pointers are to locals of the method that makes the call, or come from a slice with its length. So one macro makes all
-//! calls, and a method is safe unless its comment says what its caller must keep alive.
+//! Note [Calls of the driver]. Device addresses are plain numbers here; the host never dereferences them. A call's
+//! other pointers refer to locals of the method that makes the call, or come from a slice together with its length. So
+//! one macro makes all calls, and a method is safe unless its comment says what its caller must keep alive.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -97,7 +97,7 @@ const NO_DEVICE: c_int = 100;
 const NOT_READY: c_int = 600;
 /// The oldest version of CUDA that a driver must support.
 const OLDEST: i32 = 12_000;
-/// Errors of a kernel or of the device after which every call fails.
+/// Errors of a kernel or the device after which every call fails.
 const STICKY: [c_int; 11] = [214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719];
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`, `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
@@ -111,7 +111,7 @@ pub(crate) struct Driver {
     library: Library,
 }
 
-/// Makes a call and checks its result. An error has the name of the call.
+/// Makes a call and checks its result. The error contains the name of the call.
 macro_rules! call {
     ($driver:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: Note [Calls of the driver].
@@ -124,7 +124,7 @@ impl Driver {
     /// Opens and initializes the driver.
     ///
     /// # Errors
-    /// The driver is missing or finds no device.
+    /// If the driver is missing or finds no device.
     pub(crate) fn open(search: &Search) -> Result<Driver> {
         let library = Library::open(
             Wanted {
@@ -148,7 +148,7 @@ impl Driver {
         self.library.path().display().to_string()
     }
 
-    /// The open library, to load functions that few programs need.
+    /// The open library, for loading functions that few programs need.
     pub(crate) fn library(&self) -> &Library {
         &self.library
     }
@@ -194,7 +194,7 @@ impl Driver {
         Ok(count.unsigned_abs())
     }
 
-    /// The driver's handle of a device, by its number.
+    /// The driver's handle for a device, by its number.
     pub(crate) fn device(&self, ordinal: u32) -> Result<c_int> {
         let count = self.device_count()?;
         if count == 0 {
@@ -249,7 +249,7 @@ impl Driver {
         call!(self, cuDevicePrimaryCtxReset_v2(device))
     }
 
-    /// Makes a context current on this thread; any thread may call.
+    /// Makes a context current on this thread; any thread may call this.
     pub(crate) fn bind(&self, context: Handle) -> Result<()> {
         call!(self, cuCtxSetCurrent(context))
     }
@@ -275,7 +275,7 @@ impl Driver {
         call!(self, cuMemFree_v2(address))
     }
 
-    /// Allocates pinned host memory that devices access at the same address.
+    /// Allocates pinned host memory that devices can access at the same address.
     pub(crate) fn host_alloc(&self, bytes: usize) -> Result<*mut u8> {
         const PORTABLE_AND_MAPPED: c_uint = 3;
         let mut address = std::ptr::null_mut();
@@ -314,7 +314,7 @@ impl Driver {
         call!(self, cuMemRelease(handle)).and(mapped)
     }
 
-    /// Maps the memory that is mapped at `from` also at `address`. It is freed when both are unmapped.
+    /// Maps the memory that is mapped at `from` at `address` as well. It is freed when both are unmapped.
     pub(crate) fn map_again(&self, from: u64, address: u64, bytes: u64) -> Result<()> {
         let (mut handle, there) = (0, std::ptr::with_exposed_provenance(size(from)));
         call!(self, cuMemRetainAllocationHandle(&raw mut handle, there))?;
@@ -326,7 +326,7 @@ impl Driver {
         call!(self, cuMemUnmap(address, size(bytes)))
     }
 
-    /// Lets the device read and write a mapped range. Expensive: call it once for a long range.
+    /// Lets the device read and write a mapped range. This is expensive: call it once for a long range.
     pub(crate) fn set_access(&self, device: c_int, address: u64, bytes: u64) -> Result<()> {
         let access = Access { location_kind: ON_DEVICE, device, flags: READ_WRITE };
         call!(self, cuMemSetAccess(address, size(bytes), &raw const access, 1))
@@ -437,7 +437,7 @@ impl Driver {
         found.map(|()| function)
     }
 
-    /// Allows a function's blocks this much dynamic shared memory.
+    /// Allows each block of a function this much dynamic shared memory.
     pub(crate) fn allow_shared(&self, function: Handle, bytes: u32) -> Result<()> {
         const MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
@@ -475,7 +475,7 @@ impl Driver {
     }
 }
 
-/// The error text for a driver that supports CUDA only up to this version; `None` if that suffices.
+/// The error text for a driver that supports CUDA only up to this version; `None` if that version is sufficient.
 fn too_old(version: i32) -> Option<String> {
     let (major, minor) = (version / 1000, version % 1000 / 10);
     (version < OLDEST).then(|| {

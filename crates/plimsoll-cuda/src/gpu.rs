@@ -1,7 +1,8 @@
 //! A device, with its context, streams, kernels and matrix products.
 //!
-//! Note [Threads and the context]. Any thread may call, so each method first makes the device's context current on the
-//! thread, which costs a few tens of ns. Methods only queue work; [`Gpu::wait_all`] and events wait for it.
+//! Note [Threads and the context]. Any thread may call these methods, so each one first makes the device's context
+//! current on the thread, which takes a few tens of ns. Methods only queue work; [`Gpu::wait_all`] and events wait for
+//! it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -43,7 +44,7 @@ pub struct GpuFacts {
     pub driver: (i32, i32),
 }
 
-/// The libraries that are open, or the errors of those that could not be opened.
+/// The libraries that are open, and the errors of those that could not be opened.
 #[derive(Clone, Debug)]
 pub struct Libraries {
     /// The driver's file.
@@ -73,7 +74,7 @@ pub struct Gpu {
     blas: OnceLock<Result<Mutex<Blas>>>,
     dnn: OnceLock<Result<Mutex<Dnn>>>,
     nccl: OnceLock<Result<Arc<Nccl>>>,
-    /// The workspace of each stream. cuBLASLt and cuDNN share it, since their work on a stream is sequential.
+    /// The workspace of each stream. cuBLASLt and cuDNN share it, because their work on a stream is sequential.
     workspaces: Mutex<BTreeMap<StreamId, u64>>,
     workspace_bytes: u64,
     launches: AtomicU64,
@@ -92,7 +93,8 @@ impl Gpu {
     /// Opens a device. Each stream that runs products uses `workspace_bytes` of device memory for cuBLASLt.
     ///
     /// # Errors
-    /// The driver is missing, too old, or finds no such device; the device is too old, or lacks memory for a context.
+    /// If the driver is missing, too old, or finds no such device, or if the device is too old, or lacks memory for a
+    /// context.
     pub fn open(ordinal: u32, search: Search, workspace_bytes: u64) -> Result<Arc<Gpu>> {
         let driver = Driver::open(&search)?;
         let device = driver.device(ordinal)?;
@@ -145,12 +147,12 @@ impl Gpu {
     /// The number of devices that the driver finds.
     ///
     /// # Errors
-    /// The driver is missing or finds no devices.
+    /// If the driver is missing or finds no devices.
     pub fn count(search: &Search) -> Result<u32> {
         Driver::open(search)?.device_count()
     }
 
-    /// Opens the libraries that were not needed so far, and describes all of them.
+    /// Opens the libraries that have not been needed so far, and describes all of them.
     pub fn libraries(&self) -> Libraries {
         let nvrtc = self.bind().and_then(|()| self.nvrtc()).map(|nvrtc| (nvrtc.version(), nvrtc.path()));
         let blas = self.bind().and_then(|()| self.blas()).map(|blas| lock(blas).path());
@@ -186,7 +188,7 @@ impl Gpu {
     /// call on this handle fails.
     ///
     /// # Errors
-    /// The driver's errors; the handle was already reset.
+    /// The driver's errors, or if the handle was already reset.
     pub fn reset(&self) -> Result<()> {
         if self.is_reset.swap(true, Ordering::SeqCst) {
             return Err(CudaError::Reset { ordinal: self.facts.ordinal });
@@ -229,7 +231,7 @@ impl Gpu {
 
     fn dnn(&self) -> Result<&Mutex<Dnn>> {
         let (major, minor) = self.facts.driver;
-        // cuDNN opens both libraries by bare name, which finds libraries that are already open. Without them it has
+        // cuDNN opens both libraries by bare name, which finds libraries that are already open. Without them, it has
         // fewer plans.
         let _ = (self.nvrtc().map(drop), self.blas().map(drop));
         let open = || Dnn::open(&self.search, major * 1000 + minor * 10).map(Mutex::new);
@@ -243,7 +245,7 @@ impl Gpu {
     /// Queues a piece of work. An error that its kernel detects is returned by [`Gpu::take_fault`] with `id`.
     ///
     /// # Errors
-    /// A library is missing; a kernel does not compile; the driver's errors.
+    /// If a library is missing or a kernel does not compile; also the driver's errors.
     pub fn run(&self, step: Step, on: StreamId, id: u64) -> Result<()> {
         self.bind()?;
         self.launches.fetch_add(1, Ordering::Relaxed);
@@ -266,7 +268,7 @@ impl Gpu {
         self.driver.launch(function, grid, block, shared_bytes, stream, &mut launch.args.places())
     }
 
-    /// Sets where the launch's kernel writes errors, and returns the loaded kernel.
+    /// Sets where the launch's kernel writes its errors, and returns the loaded kernel.
     pub(crate) fn ready(&self, launch: &mut Launch, id: u64) -> Result<Handle> {
         let kernel = self.kernels.get(launch, &self.driver, self.facts.capability, || self.nvrtc())?;
         if launch.args.fault_kind().is_some()
@@ -283,7 +285,7 @@ impl Gpu {
         lock(self.blas()?).run(product, (workspace, bytes), stream)
     }
 
-    /// Runs a convolution with cuDNN or its replacement. The choice depends only on the libraries and on sizes.
+    /// Runs a convolution with cuDNN or its replacement. The choice depends only on the libraries and the sizes.
     fn convolution(&self, step: ConvolutionStep, on: StreamId, stream: Handle, id: u64) -> Result<()> {
         let ConvolutionStep { convolution, before, after, otherwise } = step;
         let bytes = usize::try_from(self.workspace_bytes).unwrap_or(0);
@@ -328,7 +330,7 @@ impl Gpu {
     /// asynchronous, for every device of the process.
     ///
     /// # Errors
-    /// The driver's errors: pages that cannot be locked, or are locked already.
+    /// The driver's errors: for example, the pages cannot be locked, or are already locked.
     pub fn register(&self, address: u64, bytes: u64) -> Result<()> {
         self.bind()?;
         self.driver.host_register(address, bytes)
@@ -409,12 +411,13 @@ impl Gpu {
         self.streams.all().into_iter().try_for_each(|stream| self.driver.synchronize_stream(stream))
     }
 
-    /// Takes the first error that a kernel detected since the last call. Without one, costs a lock and a load.
+    /// Takes the first error that a kernel detected since the last call. If there is none, this costs only a lock and a
+    /// load.
     ///
     /// # Errors
     /// The driver's errors.
     pub fn take_fault(&self) -> Result<Option<Fault>> {
-        // The memory that is read below was freed with the context.
+        // The memory read below was freed together with the context.
         if self.is_reset() {
             return Err(CudaError::Reset { ordinal: self.facts.ordinal });
         }
@@ -436,7 +439,7 @@ impl Gpu {
     /// Measures the time of a piece of work on a stream, in milliseconds.
     ///
     /// # Errors
-    /// The errors of the driver and of the work.
+    /// Errors of the driver or of the work.
     pub fn time<E: From<CudaError>>(
         &self,
         on: StreamId,

@@ -65,8 +65,7 @@ impl Gpu {
     /// Ends this thread's capture.
     ///
     /// # Errors
-    /// The driver's errors, if a call that is not allowed in a capture has invalidated it. The capture is over in this
-    /// case too.
+    /// The driver's errors. If a call that is not allowed in a capture has invalidated it, the capture ends as well.
     pub fn end_capture(self: &Arc<Gpu>) -> Result<CapturedGraph> {
         let (on, graph) = self.end()?;
         let mut exec = 0;
@@ -145,7 +144,7 @@ impl CapturedGraph {
     /// Sets the arguments of a kernel for all later launches. `id` is as for [`Gpu::run`].
     ///
     /// # Errors
-    /// The driver's errors: the node belongs to another graph or another kernel.
+    /// The driver's errors: for example, the node belongs to another graph or another kernel.
     pub fn set(&self, node: GraphNode, mut launch: Launch, id: u64) -> Result<()> {
         self.gpu.bind()?;
         let function = self.gpu.ready(&mut launch, id)?;

@@ -47,7 +47,7 @@ impl Library {
     /// Opens the first library that is found: by bare name in the loader's path, then in each folder.
     ///
     /// # Errors
-    /// No library was found.
+    /// If no library was found.
     pub(crate) fn open(wanted: Wanted, search: &Search) -> Result<Library> {
         let mut places = Vec::new();
         let folders = search.folders();
@@ -81,7 +81,7 @@ impl Library {
     /// Returns a function's address.
     ///
     /// # Errors
-    /// The library has no function with this name.
+    /// If the library has no function with this name.
     pub(crate) fn function(&self, name: &'static CStr) -> Result<*mut c_void> {
         // SAFETY: an open handle, and a NUL-terminated string.
         let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };

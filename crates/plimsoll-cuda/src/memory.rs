@@ -17,7 +17,7 @@ pub struct CudaMemory {
     ranges: BTreeMap<u64, u64>,
     /// Mapped pages: address and size in bytes.
     pages: BTreeMap<u64, u64>,
-    /// Pages that are mapped a second time: that address, and where they were mapped first.
+    /// Pages that are mapped a second time: that address, and the one at which they were first mapped.
     aliases: BTreeMap<u64, u64>,
 }
 
@@ -90,7 +90,7 @@ impl CudaMemory {
 
 impl Driver for CudaMemory {
     fn segment_alloc(&mut self, bytes: u64) -> std::result::Result<Addr, DriverError> {
-        // The driver rounds sizes up, which must not overflow.
+        // The driver rounds sizes up; this must not overflow.
         if bytes > self.gpu.facts().total_bytes {
             return Err(DriverError::OutOfMemory);
         }
@@ -141,7 +141,7 @@ impl Driver for CudaMemory {
         // Setting access rights is the expensive part, so do it once for all pages.
         let done = mapped.and_then(|()| self.ready()?.driver().set_access(device, at.0, all));
         if done.is_err() {
-            // Pages that cannot be unmapped either stay listed, and the next request for them fails.
+            // Pages that cannot be unmapped either remain in the list, and the next request for them fails.
             let _ = self.unmap_pages(new);
         }
         Ok(done?)

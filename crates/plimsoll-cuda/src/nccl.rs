@@ -1,7 +1,7 @@
 //! NCCL: collectives between GPUs, which usually belong to several processes.
 //!
-//! NCCL only moves bytes. Sums are kernels of `plimsoll-tensor`, so that their bits do not depend on NCCL. Its memory is outside the
-//! allocator; `plimsoll-gpu` computes how much it is.
+//! NCCL only moves bytes. Sums are computed by kernels of `plimsoll-tensor`, so that their bits do not depend on NCCL.
+//! Its memory is outside the allocator; `plimsoll-gpu` computes how much it is.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::error::{CudaError, Result};
 use crate::library::{Library, Wanted, functions};
 use crate::search::Search;
 
-/// The size of NCCL's id of a communicator.
+/// The size of NCCL's communicator id.
 const ID_BYTES: usize = 128;
 /// `ncclInt8`: sizes are in bytes.
 const BYTES: c_int = 0;
@@ -75,7 +75,8 @@ type LastError = unsafe extern "C" fn(Handle) -> *const c_char;
 /// The version that `ncclGetVersion` at this address writes.
 fn version_by(address: *mut c_void) -> c_int {
     let mut version = 0;
-    // SAFETY: the function of this name writes one int, to a local here, and returns an int; the library is never closed.
+    // SAFETY: the function with this name writes one int, to a local here, and returns an int; the library is never
+    // closed.
     let code = unsafe {
         std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> c_int>(address)(
             &raw mut version,
@@ -94,7 +95,7 @@ impl Nccl {
     /// Opens the library.
     ///
     /// # Errors
-    /// The library is missing or too old.
+    /// If the library is missing or too old.
     pub(crate) fn open(search: &Search) -> Result<Arc<Nccl>> {
         without_multicast();
         let library = Library::open(NCCL, search)?;
@@ -106,7 +107,8 @@ impl Nccl {
             return Err(CudaError::WrongVersion { library: NCCL.library, path, why });
         }
         let last_error = library.function(c"ncclGetLastError").ok();
-        // SAFETY: the function of this name takes a communicator and returns a string of NCCL's; the library is never closed.
+        // SAFETY: the function with this name takes a communicator and returns one of NCCL's strings; the library is
+        // never closed.
         let last_error =
             last_error.map(|address| unsafe { std::mem::transmute::<*mut c_void, LastError>(address) });
         Ok(Arc::new(Nccl { library, functions, last_error, version }))
@@ -124,7 +126,7 @@ impl Nccl {
     /// A new id, for all ranks of a communicator.
     pub(crate) fn unique_id(&self) -> Result<NcclId> {
         let mut id = NcclId([0; ID_BYTES]);
-        // SAFETY: it writes 128 bytes, to a local of that size.
+        // SAFETY: it writes 128 bytes to a local of that size.
         let code = unsafe { (self.functions.ncclGetUniqueId)(&raw mut id) };
         self.check("ncclGetUniqueId", code).map(|()| id)
     }
@@ -133,7 +135,7 @@ impl Nccl {
         if code == 0 || code == IN_PROGRESS {
             return Ok(());
         }
-        // SAFETY: NCCL keeps the string; null is checked.
+        // SAFETY: NCCL keeps the string alive, and null is checked.
         let text = self.last_error.and_then(|last_error| unsafe { last_error(0).as_ref() });
         // SAFETY: as above; it is NUL-terminated.
         let text = text.map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned());
@@ -143,8 +145,8 @@ impl Nccl {
     }
 }
 
-/// Turns NVLink multicast off, unless the user has set it: a program that uses multicast can take GPUs that others share out of
-/// service, and our collectives do not need it.
+/// Turns NVLink multicast off, unless the user has set the variable. A program that uses multicast can disable GPUs
+/// that others share, and our collectives do not need it.
 fn without_multicast() {
     const NAME: &str = "NCCL_NVLS_ENABLE";
     static ONCE: Once = Once::new();
@@ -184,7 +186,7 @@ pub struct NcclCommunicator {
 /// A collective operation that moves bytes between all ranks of a communicator. Addresses are in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
-    /// Collects the parts of all ranks in a buffer, in order of rank. This rank's part is already there.
+    /// Collects the parts of all ranks in a buffer, in rank order. This rank's part is already there.
     AllGather {
         /// The buffer.
         buffer: u64,
@@ -200,7 +202,7 @@ pub enum Collective {
         /// Bytes of one part.
         part_bytes: u64,
     },
-    /// Copies a buffer of rank `root` to all ranks.
+    /// Copies rank `root`'s buffer to all ranks.
     Broadcast {
         /// The buffer.
         buffer: u64,
@@ -211,7 +213,7 @@ pub enum Collective {
     },
 }
 
-/// A collective of a communicator, as a piece of work for a stream.
+/// A collective on a communicator, as a piece of work for a stream.
 #[derive(Clone)]
 pub struct CollectiveStep {
     /// The communicator.
@@ -232,7 +234,7 @@ impl fmt::Debug for NcclCommunicator {
     }
 }
 
-/// Calls a function of NCCL and checks its result.
+/// Calls an NCCL function and checks its result.
 macro_rules! call {
     ($nccl:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: an open communicator; addresses of device memory and streams that the caller has; other pointers are to locals.
@@ -242,8 +244,8 @@ macro_rules! call {
 }
 
 impl NcclCommunicator {
-    /// Joins the other ranks, which make the same call with the same id, and waits for them. The device's context is current on
-    /// this thread.
+    /// Joins the other ranks, which make the same call with the same id, and waits for them. The device's context must
+    /// be current on this thread.
     pub(crate) fn join(nccl: &Arc<Nccl>, id: NcclId, rank: usize, size: usize) -> Result<NcclCommunicator> {
         let mut handle = 0;
         call!(nccl, ncclCommInitRank(&raw mut handle, int(size), id, int(rank)))?;
@@ -301,7 +303,7 @@ impl NcclCommunicator {
         }
     }
 
-    /// Ends collectives that wait for a rank that is gone, so that the device's work also ends. Later calls on this
+    /// Ends collectives that are waiting for a lost rank, so that the device's work ends too. Later calls on this
     /// communicator return an error. NCCL may itself wait forever in this call, so a detached thread makes the call.
     pub fn abort(self: &Arc<NcclCommunicator>) {
         if self.is_aborted.swap(true, Ordering::SeqCst) {
@@ -311,7 +313,7 @@ impl NcclCommunicator {
         thread::spawn(move || call!(this.nccl, ncclCommAbort(this.handle)));
     }
 
-    /// An error of an earlier collective, which NCCL found after the call.
+    /// An error in an earlier collective that NCCL found after the call.
     fn check_earlier(&self) -> Result<()> {
         let mut code = 0;
         call!(self.nccl, ncclCommGetAsyncError(self.handle, &raw mut code))?;
@@ -321,7 +323,7 @@ impl NcclCommunicator {
 
 impl Drop for NcclCommunicator {
     fn drop(&mut self) {
-        // After an error, NCCL may wait forever for a rank that is gone; the memory is freed when the process ends.
+        // After an error, NCCL may wait forever for a lost rank; the memory is freed when the process ends.
         if !self.is_aborted.load(Ordering::SeqCst) && self.check_earlier().is_ok() {
             let _ = call!(self.nccl, ncclCommDestroy(self.handle));
         }

@@ -1,4 +1,4 @@
-//! The memory of GPUs as the driver counts it, without a context: NVML ([`Nvml`]).
+//! GPU memory as the driver counts it, without a context: NVML ([`Nvml`]).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 
@@ -44,7 +44,8 @@ pub(crate) struct Nvml {
 /// Makes a call and checks its result.
 macro_rules! call {
     ($nvml:expr, $name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: the pointers are to locals of the method that makes the call, or to a string that ends with zero.
+        // SAFETY: the pointers refer to locals of the method that makes the call, or to a string that ends with
+        // zero.
         let code = unsafe { ($nvml.functions.$name)($($argument),*) };
         if code == 0 { Ok(()) } else { Err(failed(stringify!($name), code)) }
     }};
@@ -65,7 +66,7 @@ impl Nvml {
     /// Opens and initializes the library.
     ///
     /// # Errors
-    /// The library is missing, or finds no driver.
+    /// If the library is missing, or finds no driver.
     pub(crate) fn open(search: &Search) -> Result<Nvml> {
         let wanted = Wanted {
             library: "NVML",
@@ -85,7 +86,8 @@ impl Nvml {
         Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
     }
 
-    /// The memory of each GPU in the machine, by NVML's number; `None` where NVML counts none.
+    /// The memory of each GPU in the machine, by NVML's number; `None` for a GPU whose memory NVML does not
+    /// count.
     pub(crate) fn all(&self) -> Result<Vec<Option<Memory>>> {
         let mut count = 0;
         call!(self, nvmlDeviceGetCount_v2(&raw mut count))?;

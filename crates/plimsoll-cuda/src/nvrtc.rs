@@ -33,7 +33,7 @@ pub(crate) struct Nvrtc {
 /// Compiles a text for an architecture, such as `sm_90`, with the NVRTC that `search` finds. Needs no GPU.
 ///
 /// # Errors
-/// NVRTC is missing; the text does not compile.
+/// If NVRTC is missing, or the text does not compile.
 pub fn compile(search: &Search, name: &str, text: &str, arch: &str) -> Result<Vec<u8>> {
     Nvrtc::open(search, i32::MAX)?.compile(name, text, arch)
 }
@@ -42,7 +42,7 @@ impl Nvrtc {
     /// Opens the newest NVRTC whose code a driver of this version can run.
     ///
     /// # Errors
-    /// NVRTC is missing.
+    /// If NVRTC is missing.
     pub(crate) fn open(search: &Search, driver: i32) -> Result<Nvrtc> {
         let names: &'static [&'static str] = match driver {
             13_000.. => &["libnvrtc.so.13", "libnvrtc.so.12"],
@@ -79,7 +79,7 @@ impl Nvrtc {
     /// Compiles a text to machine code.
     ///
     /// # Errors
-    /// Compile errors, with the compiler's messages; an NVRTC that does not support the architecture.
+    /// Compile errors with the compiler's messages, or if NVRTC does not support the architecture.
     pub(crate) fn compile(&self, name: &str, text: &str, arch: &str) -> Result<Vec<u8>> {
         let failed = |log: String| CudaError::Compile { kernel: name.to_owned(), arch: arch.to_owned(), log };
         let ends_in_zero = |text: &str| CString::new(text).map_err(|error| failed(error.to_string()));

@@ -1,6 +1,6 @@
-//! Measures the memory that a process takes on a GPU outside its requests: [`Probe`].
+//! Measures how much GPU memory a process uses outside its requests: [`Probe`].
 //!
-//! It uses only the driver and NVML, so that nothing else takes memory at the same time.
+//! It uses only the driver and NVML, so that nothing else uses memory at the same time.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::thread;
@@ -20,29 +20,29 @@ pub struct ProbedFacts {
     pub capability: (i32, i32),
     /// Multiprocessors.
     pub multiprocessors: i32,
-    /// Maximum resident threads per multiprocessor.
+    /// The maximum number of resident threads per multiprocessor.
     pub threads_per_multiprocessor: i32,
-    /// Maximum resident blocks per multiprocessor.
+    /// The maximum number of resident blocks per multiprocessor.
     pub blocks_per_multiprocessor: i32,
-    /// Size of the L2 cache.
+    /// The size of the L2 cache.
     pub l2_bytes: i32,
-    /// Shared memory of a multiprocessor.
+    /// The shared memory of a multiprocessor.
     pub shared_bytes_per_multiprocessor: i32,
-    /// Maximum shared memory of a block that opts in.
+    /// The maximum shared memory of a block that opts in.
     pub shared_bytes_per_block: i32,
-    /// Width of the memory bus.
+    /// The width of the memory bus.
     pub bus_bits: i32,
-    /// Maximum clock of the multiprocessors.
+    /// The maximum clock of the multiprocessors.
     pub clock_khz: i32,
-    /// Maximum clock of the memory.
+    /// The maximum clock of the memory.
     pub memory_clock_khz: i32,
     /// Whether it shares the host's memory.
     pub is_integrated: bool,
-    /// Whether it reaches the host's pageable memory.
+    /// Whether it can access the host's pageable memory.
     pub reaches_host: bool,
-    /// Total memory that CUDA reports.
+    /// The total memory that CUDA reports.
     pub total_bytes: u64,
-    /// The memory that the driver reserves; `None` if NVML does not count this GPU's memory alone.
+    /// The memory that the driver reserves; `None` if NVML does not count this GPU's memory separately.
     pub reserve_bytes: Option<u64>,
     /// The memory that other programs use, as far as NVML counts it.
     pub others_bytes: Option<u64>,
@@ -54,18 +54,19 @@ pub struct ProbedFacts {
     pub devices: u32,
 }
 
-/// A GPU that is measured.
+/// The GPU that is measured.
 pub struct Probe {
     driver: Driver,
     device: c_int,
-    /// NVML, with its number of this GPU, unless it counts other memory than this GPU's.
+    /// NVML, with its number for this GPU, unless it counts memory other than this GPU's.
     nvml: Option<(Nvml, u32)>,
     facts: ProbedFacts,
     init_bytes: Option<u64>,
     context: Option<Handle>,
 }
 
-/// A kernel in PTX with `room` bytes of local memory per thread, which it writes at an index that the compiler does not know.
+/// A kernel in PTX with `room` bytes of local memory per thread, to which it writes at an index that the compiler does
+/// not know.
 fn kernel(capability: (i32, i32), room: u32) -> Vec<u8> {
     // The oldest text that the driver of each generation accepts.
     let (version, target) = match capability {
@@ -88,14 +89,14 @@ fn kernel(capability: (i32, i32), room: u32) -> Vec<u8> {
 
 const KERNEL: &CStr = c"probe";
 
-/// How often and how long to wait until the driver has freed memory.
+/// How often and how long to wait for the driver to free memory.
 const SETTLE: (u32, Duration) = (20, Duration::from_millis(50));
 
 impl Probe {
     /// Opens a GPU by CUDA's number. No context is created.
     ///
     /// # Errors
-    /// The driver is missing or too old, or there is no such GPU.
+    /// If the driver is missing or too old, or there is no such GPU.
     pub fn open(ordinal: u32, search: &Search) -> Result<Probe> {
         let nvml = Nvml::open(search).ok();
         let before: Vec<Option<Memory>> = nvml.as_ref().and_then(|it| it.all().ok()).unwrap_or_default();
@@ -149,7 +150,7 @@ impl Probe {
         &self.facts
     }
 
-    /// The bytes that initializing the driver took; they are a part of the context. `None` if NVML does not count them.
+    /// The bytes that initializing the driver took; they are part of the context. `None` if NVML does not count them.
     pub fn init_bytes(&self) -> Option<u64> {
         self.init_bytes
     }
@@ -163,7 +164,7 @@ impl Probe {
         self.context.map(|_| self.driver.memory_info().map(used)).transpose()
     }
 
-    /// The bytes that `work` takes.
+    /// The bytes that `work` uses.
     fn grows(&self, work: impl FnOnce() -> Result<()>) -> Result<u64> {
         let before = self.used_bytes()?.unwrap_or(0);
         work()?;
@@ -171,10 +172,10 @@ impl Probe {
         Ok(self.used_bytes()?.unwrap_or(0).saturating_sub(before))
     }
 
-    /// Creates the context. Returns its bytes, with those of [`Probe::init_bytes`].
+    /// Creates the context. Returns its size in bytes, including [`Probe::init_bytes`].
     ///
     /// # Errors
-    /// Errors of the driver; the GPU lacks memory for a context.
+    /// Errors of the driver, or if the GPU lacks memory for a context.
     pub fn enter(&mut self) -> Result<u64> {
         let before = self.used_bytes()?;
         let context = self.driver.retain_context(self.device)?;
@@ -186,7 +187,7 @@ impl Probe {
         Ok(used.saturating_sub(before.unwrap_or(0)) + self.init_bytes.unwrap_or(0))
     }
 
-    /// The bytes that `count` requests of `bytes` bytes take together. They are freed again.
+    /// The bytes that `count` requests for `bytes` bytes use together. They are freed again.
     ///
     /// # Errors
     /// Errors of the driver. Needs a context.
@@ -198,7 +199,7 @@ impl Probe {
         freed.and(grown)
     }
 
-    /// The bytes by which the context grows with the launch of a kernel that has `room` bytes of stack per thread.
+    /// How many bytes the context grows by when a kernel with `room` bytes of stack per thread is launched.
     ///
     /// # Errors
     /// Errors of the driver. Needs a context.
@@ -213,7 +214,7 @@ impl Probe {
         self.driver.free(out).and(grown)
     }
 
-    /// The bytes that `count` streams take. They are destroyed again.
+    /// The bytes that `count` streams use. They are destroyed again.
     ///
     /// # Errors
     /// Errors of the driver. Needs a context.

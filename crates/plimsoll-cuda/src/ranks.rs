@@ -10,7 +10,7 @@ impl Gpu {
     /// A new id for a communicator. One rank makes it and sends it to the others, for [`Gpu::join`].
     ///
     /// # Errors
-    /// NCCL is missing or too old; its errors.
+    /// If NCCL is missing or too old; also NCCL's own errors.
     pub fn nccl_id(&self) -> Result<NcclId> {
         self.bind()?;
         self.nccl()?.unique_id()
@@ -19,7 +19,7 @@ impl Gpu {
     /// Joins the other ranks of a communicator, and waits until all have joined. Each rank must use a different GPU.
     ///
     /// # Errors
-    /// The errors of [`Gpu::nccl_id`].
+    /// The same errors as [`Gpu::nccl_id`].
     pub fn join(&self, id: NcclId, rank: usize, size: usize) -> Result<NcclCommunicator> {
         self.bind()?;
         NcclCommunicator::join(self.nccl()?, id, rank, size)

@@ -1,7 +1,7 @@
 //! Descriptions of work for a device, as plain data: kernel launches, matrix products, fills.
 //!
-//! An operator describes its work with these types, from sizes and addresses alone. So a description can be inspected, and its
-//! kernels compiled, on a machine without a GPU.
+//! An operator describes its work with these types, using only sizes and addresses. So a description can be inspected,
+//! and its kernels compiled, on a machine without a GPU.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -31,16 +31,17 @@ pub enum Step {
     },
 }
 
-/// The text of a kernel: CUDA C++ without headers, whose function is called `kernel`, and the definitions for its compilation.
+/// The source of a kernel: CUDA C++ without headers, whose function is called `kernel`, and the definitions for its
+/// compilation.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// Its name in error messages.
     pub name: &'static str,
-    /// The text that precedes it, shared by several kernels.
+    /// The source that precedes it, shared by several kernels.
     pub prelude: &'static str,
     /// The text.
     pub text: &'static str,
-    /// Macros that the text uses without defining them, with their values.
+    /// Macros that the source uses without defining them, with their values.
     pub defines: SmallVec<[(&'static str, Cow<'static, str>); 6]>,
     /// Whether it needs architecture-specific instructions such as `wgmma`. It is then compiled, for example, for `sm_90a`
     /// instead of `sm_90`.
@@ -48,7 +49,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A kernel text without definitions.
+    /// A kernel source without definitions.
     pub fn new(name: &'static str, prelude: &'static str, text: &'static str) -> Source {
         Source { name, prelude, text, defines: SmallVec::new(), is_arch_specific: false }
     }
@@ -237,19 +238,19 @@ pub enum Float {
     BF16,
 }
 
-/// A stack of matrices of a product. One of the strides is 1, and the other is at least the length of the dimension with stride
-/// 1.
+/// A stack of matrices in a product. One of the strides is 1, and the other is at least the length of the dimension
+/// with stride 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrix {
     /// The address of the first element.
     pub address: u64,
     /// Its type.
     pub float: Float,
-    /// Elements from one row to the next.
+    /// The distance from one row to the next, in elements.
     pub row: usize,
-    /// Elements from one column to the next.
+    /// The distance from one column to the next, in elements.
     pub col: usize,
-    /// Elements from one matrix of the stack to the next; 0 if there is one matrix for all.
+    /// The distance from one matrix of the stack to the next, in elements; 0 if all use the same matrix.
     pub batch: usize,
 }
 
@@ -262,7 +263,7 @@ pub struct Product {
     pub m: usize,
     /// Columns of the result.
     pub n: usize,
-    /// Terms of each sum; must not be 0.
+    /// The number of terms in each sum; must not be 0.
     pub k: usize,
     /// `m × k`.
     pub a: Matrix,
@@ -272,9 +273,9 @@ pub struct Product {
     pub c: Matrix,
     /// The address of a bias with one number for each column, in the result's type.
     pub bias: Option<u64>,
-    /// The factor of the product.
+    /// The factor for the product.
     pub alpha: f64,
-    /// The factor of the old result.
+    /// The factor for the old result.
     pub beta: f64,
     /// Whether `float32` may be multiplied in TF32.
     pub tf32: bool,
@@ -300,8 +301,8 @@ pub struct Laid {
     pub strides: [usize; 5],
 }
 
-/// A convolution of images `x` with filters `w` to results `y`, or one of its gradients. The number of groups follows from the
-/// channels of `x` and `w`.
+/// A convolution of images `x` with filters `w`, whose results are `y`, or one of its gradients. The number of groups
+/// follows from the channels of `x` and `w`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Convolution {
     /// The pass, which determines which of the three tensors is written.
@@ -322,7 +323,7 @@ pub struct Convolution {
     pub stride: [usize; 3],
     /// The zero padding on each side.
     pub padding: [usize; 3],
-    /// The distance between elements of a window.
+    /// The distance between neighbouring elements of a window.
     pub dilation: [usize; 3],
     /// The addresses of `x`, `w` and `y`.
     pub addresses: [u64; 3],

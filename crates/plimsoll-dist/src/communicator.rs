@@ -1,4 +1,4 @@
-//! Collectives of bytes. Each is one exchange of the transport.
+//! Collectives on bytes. Each is a single exchange of the transport.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,20 +34,20 @@ pub struct Communicator {
     calls: AtomicU64,
     /// Locked during a collective. This rank's groups share it, because they share connections.
     turn: Arc<Mutex<()>>,
-    /// The latest call of all of this rank's groups, which share it.
+    /// The latest call in any of this rank's groups, which share it.
     latest: Arc<Mutex<Option<Call>>>,
 }
 
 impl Communicator {
-    /// A rank of a group whose ranks this transport connects.
+    /// A rank of a group whose ranks are connected by this transport.
     pub fn new(transport: impl Transport) -> Communicator {
         let (record, group, calls, turn, latest) = Default::default();
         Communicator { transport: Arc::new(transport), record, group, calls, turn, latest }
     }
 
-    /// The group of some ranks of this one, in ascending order. Its members must call this, with the same ranks and the same name,
-    /// which messages show. Groups with common members need different names. Like `torch.distributed.new_group` with
-    /// `use_local_synchronization`.
+    /// A group of some of this group's ranks, in ascending order. Its members must call this with the same ranks and
+    /// the same name, which messages show. Groups with common members need different names. Like
+    /// `torch.distributed.new_group` with `use_local_synchronization`.
     ///
     /// ```
     /// use plimsoll_dist::Communicator;
@@ -59,7 +59,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// The ranks are not in ascending order, one is not a rank of this group, or this rank is not among them.
+    /// If the ranks are not in ascending order, one is not a rank of this group, or this rank is not among them.
     pub fn new_group(&self, ranks: &[usize], name: &str) -> Result<Communicator> {
         let part = Part::of(Arc::clone(&self.transport), ranks).ok_or_else(|| {
             let why = format!(
@@ -109,11 +109,11 @@ impl Communicator {
         self.transport.close();
     }
 
-    /// Fills a buffer with the parts of all ranks, in order of rank. The buffer consists of `size` equal parts; the caller has
-    /// stored this rank's part at index `rank`.
+    /// Fills a buffer with the parts of all ranks, in rank order. The buffer consists of `size` equal parts; the caller
+    /// has stored this rank's part at index `rank`.
     ///
     /// # Errors
-    /// The buffer does not divide into equal parts, or a rank is lost, late, or in another collective.
+    /// If the buffer does not divide into equal parts, or a rank is lost, late, or in another collective.
     pub fn all_gather<'a>(&self, buffer: &mut [u8], content: impl Into<Content<'a>>) -> Result<()> {
         let part = self.part(Op::AllGather, buffer.len())?;
         let call = self.begin(Op::AllGather, buffer.len(), content.into());
@@ -130,10 +130,10 @@ impl Communicator {
         self.transport.exchange(&call.call, &vec![own; self.size()], &mut receive)
     }
 
-    /// Sends part r of `send` to rank r, and fills part r of `receive` with the part that rank r sent to this one.
+    /// Sends part r of `send` to rank r, and fills part r of `receive` with what rank r sent to this rank.
     ///
     /// # Errors
-    /// The errors of [`Communicator::all_gather`]; also if the buffers differ in size.
+    /// The same errors as [`Communicator::all_gather`]; also if the buffers differ in size.
     pub fn all_to_all<'a>(
         &self,
         send: &[u8],
@@ -154,10 +154,10 @@ impl Communicator {
         self.transport.exchange(&call.call, &sent, &mut received)
     }
 
-    /// Copies the buffer of rank `root` to all ranks.
+    /// Copies rank `root`'s buffer to all ranks.
     ///
     /// # Errors
-    /// `root` is not a rank, or a rank is lost, late, or in another collective.
+    /// If `root` is not a rank, or a rank is lost, late, or in another collective.
     pub fn broadcast<'a>(
         &self,
         buffer: &mut [u8],
@@ -183,16 +183,16 @@ impl Communicator {
     /// Waits until all ranks have called this.
     ///
     /// # Errors
-    /// A rank is lost, late, or in another collective.
+    /// If a rank is lost, late, or in another collective.
     pub fn barrier(&self) -> Result<()> {
         self.meet(&self.begin(Op::Barrier, 0, Content::default()))
     }
 
-    /// Records a collective whose bytes the caller moves by other means, such as GPUs do. With `checks`, first waits until all
-    /// ranks have made this call, and compares it with theirs.
+    /// Records a collective whose bytes the caller moves by other means, as for GPUs. With `checks`, first waits until
+    /// all ranks have made this call, and compares it with theirs.
     ///
     /// # Errors
-    /// With `checks`: a rank is lost, late, or in another collective.
+    /// With `checks`, if a rank is lost, late, or in another collective.
     pub fn announce<'a>(
         &self,
         op: Op,
@@ -204,11 +204,11 @@ impl Communicator {
         if checks { self.meet(&call) } else { Ok(()) }
     }
 
-    /// After this rank has waited for `waited`, returns the reason why it should not wait any longer for collectives that it
-    /// announced: another rank is lost, or the timeout of a collective has passed. The error names this rank's latest call, which may
-    /// be one of another group.
+    /// After this rank has waited for `waited`, returns the reason why it should stop waiting for collectives that it
+    /// announced: another rank is lost, or a collective has timed out. The error names this rank's latest call, which
+    /// may belong to another group.
     pub fn gave_up(&self, waited: Duration) -> Option<Error> {
-        // Ranks compare this with each other, so it must be a call of this group.
+        // Ranks compare this with each other, so it must be a call in this group.
         let call = || self.record.lock().unwrap_or_else(PoisonError::into_inner).last().cloned();
         let error = self.transport.gave_up(waited, &call)?;
         Some(error.in_call(self.latest.lock().unwrap_or_else(PoisonError::into_inner).as_ref()))

@@ -1,4 +1,5 @@
-//! Reads the rank of this process from the variables that torchrun, srun, mpirun and others set. It opens no connection.
+//! Reads this process's rank from the variables that torchrun, srun, mpirun and others set. It does not open a
+//! connection.
 
 use std::fmt;
 
@@ -42,7 +43,7 @@ pub enum StoreHost {
     FirstRank,
 }
 
-/// The place of one process in a job, as its launcher describes it.
+/// The place of one process in a job, as described by its launcher.
 ///
 /// ```
 /// use plimsoll_dist::Environment;
@@ -90,7 +91,7 @@ impl Environment {
     /// address.
     ///
     /// # Errors
-    /// The errors of [`Environment::read`].
+    /// The same errors as [`Environment::read`].
     pub fn of_process() -> Result<Option<Environment>> {
         Environment::read(&|name| std::env::var(name).ok())
     }
@@ -102,7 +103,7 @@ impl Environment {
     /// from a launcher's variables.
     ///
     /// # Errors
-    /// A variable is missing or not a number, the rank is not below the size, or two launchers disagree.
+    /// If a variable is missing or not a number, the rank is not below the size, or two launchers disagree.
     pub fn read(read: Read<'_>) -> Result<Option<Environment>> {
         let mut sources = Vec::from_iter(torchrun(read)?);
         if sources.is_empty() {
@@ -238,8 +239,8 @@ fn place(read: Read<'_>, launcher: Launcher, is_one_host: bool) -> Result<(Strin
     Ok((address.ok_or_else(|| missing("MASTER_ADDR"))?, port.ok_or_else(|| missing("MASTER_PORT"))?))
 }
 
-/// A port computed from the job's id: all ranks of a job compute the same one, and other jobs on the host most likely compute
-/// another.
+/// A port computed from the job's id: all ranks of a job compute the same port, and other jobs on the host most likely
+/// compute a different one.
 fn chosen_port(read: Read<'_>, launcher: Launcher) -> Result<Option<u16>> {
     let chosen = match launcher {
         Launcher::Slurm => {

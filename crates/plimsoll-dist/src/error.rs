@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The variables of the launcher are missing, unreadable, or disagree.
+    /// The launcher's variables are missing or unreadable, or they disagree.
     #[error("{0}")]
     Environment(String),
     /// The store could not be reached, or gave an answer that the protocol does not allow.
@@ -29,7 +29,7 @@ pub enum Error {
         "look for their errors, and check that all processes were started and reach the store"
     )]
     Missing {
-        /// The ranks that are missing.
+        /// The missing ranks.
         missing: Vec<usize>,
         /// How long this rank waited for them.
         seconds: u64,
@@ -39,14 +39,14 @@ pub enum Error {
     Options {
         /// The other rank.
         rank: usize,
-        /// The options and version of the other rank.
+        /// The other rank's options and version.
         theirs: String,
         /// This rank.
         own_rank: usize,
-        /// The options and version of this rank.
+        /// This rank's options and version.
         ours: String,
     },
-    /// Another rank is gone, has failed, or does not arrive at a collective.
+    /// Another rank is gone, has failed, or did not reach a collective.
     #[error("{lost}{}", during(.call.as_ref()))]
     RankLost {
         /// The rank, and the reason.
@@ -54,13 +54,13 @@ pub enum Error {
         /// The collective that this rank was in, if any.
         call: Option<Call>,
     },
-    /// A rank did not arrive at a collective in time.
+    /// A rank did not reach a collective in time.
     #[error(
         "rank {rank} did not reach {call} within {seconds} s; it may be stopped, overloaded or in other code \
          (PLIMSOLL_COLLECTIVE_TIMEOUT_S sets the time)"
     )]
     Timeout {
-        /// The rank that is missing.
+        /// The missing rank.
         rank: usize,
         /// The collective that this rank is in.
         call: Call,
@@ -91,7 +91,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The same error of a rank that was in this collective, if any.
+    /// The same error, for a rank that was in this collective, if any.
     pub(crate) fn in_call(self, latest: Option<&Call>) -> Error {
         match (self, latest) {
             (Error::RankLost { lost, .. }, Some(call)) => Error::RankLost { lost, call: Some(call.clone()) },
@@ -103,12 +103,12 @@ impl Error {
     }
 }
 
-/// A rank that is gone or failed, so that the others cannot continue.
+/// A rank that is gone or has failed, so that the others cannot continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Its rank.
     pub rank: usize,
-    /// The host that it ran on; empty if the rank is a thread.
+    /// The host on which it ran; empty if the rank is a thread.
     pub host: String,
     /// Its process id; 0 if the rank is a thread.
     pub pid: u32,

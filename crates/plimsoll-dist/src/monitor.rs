@@ -1,6 +1,6 @@
-//! Watches whether all ranks are alive. A thread watches the connections to the two neighbouring ranks, on which nothing is sent
-//! until a rank ends, and the store's key `failed`. A rank that loses a neighbour, or fails itself, sets that key. So every rank
-//! learns of the first failure, and all name the same rank.
+//! Watches whether all ranks are alive. A thread watches the store's key `failed` and the connections to the two
+//! neighbouring ranks, on which nothing is sent until a rank ends. A rank that loses a neighbour, or fails itself, sets
+//! that key. So every rank learns of the first failure, and all name the same rank.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,7 +12,8 @@ use std::time::Duration;
 use crate::error::{Error, Lost, Result};
 use crate::store::Client;
 
-/// How long the thread waits on each connection in turn. It watches three, so it sees a failure within 60 ms.
+/// How long the thread waits on each connection in turn. It watches three connections, so it sees a failure within 60
+/// ms.
 const LOOK: Duration = Duration::from_millis(20);
 /// The byte that a rank sends to its neighbours before it ends normally.
 const BYE: u8 = b'.';
@@ -74,7 +75,7 @@ impl Health {
         &self.members
     }
 
-    /// The rank that is lost, if one is.
+    /// The lost rank, if there is one.
     pub fn lost(&self) -> Option<Lost> {
         self.state().lost.clone()
     }
@@ -86,13 +87,13 @@ impl Health {
         state.unwrap_or_else(PoisonError::into_inner).lost.clone()
     }
 
-    /// Tells all ranks that this one cannot continue. `why` is its error, in a sentence. Returns the failure that all ranks
-    /// report, which may be an earlier one of another rank.
+    /// Tells all ranks that this one cannot continue. `why` is its error, as a sentence. Returns the failure that all
+    /// ranks report, which may be an earlier one of another rank.
     pub fn fail(&self, why: &str) -> Lost {
         self.report(self.rank, &format!("failed: {why}"))
     }
 
-    /// Records that a rank is lost, unless a lost rank is already recorded. Returns the recorded one.
+    /// Records that a rank is lost, unless one is already recorded as lost. Returns the recorded rank.
     pub(crate) fn report(&self, rank: usize, why: &str) -> Lost {
         if let Some(lost) = self.lost() {
             return lost;
@@ -105,8 +106,8 @@ impl Health {
             let (client, key) = &mut *board;
             client.set_first(key, encoded(&found).as_bytes())
         };
-        // If the store cannot be reached, the rank that hosts it was lost first: had it lost another one, it would have stayed until
-        // all know of that. Without such a rank, each rank reports what it saw itself.
+        // If the store cannot be reached, the rank that hosts it was lost first: if it had lost another rank, it would
+        // have stayed until all knew about that. If no rank hosts the store, each rank reports what it saw itself.
         let first = match (first, self.store_rank) {
             (Ok(value), _) => decoded(&value).unwrap_or(found),
             (Err(why), Some(host)) if rank != self.rank && host != self.rank && host != rank => {
@@ -244,7 +245,7 @@ impl Neighbour {
 fn look_at_store(store: &mut Client, store_rank: Option<usize>, health: &Health, ending: &AtomicBool) {
     match store.is_there(LOOK) {
         Ok(false) => {}
-        // `report` returns the failure that the store holds.
+        // `report` returns the failure recorded in the store.
         Ok(true) => drop(health.report(health.rank, "failed: another rank failed")),
         Err(_) if ending.load(Ordering::SeqCst) => {}
         Err(why) => {

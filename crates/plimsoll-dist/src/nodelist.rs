@@ -3,7 +3,7 @@
 /// More hosts than any job has. A longer list is rejected instead of expanded.
 const MOST: usize = 1 << 20;
 
-/// The hosts of a list, in its order; `None` if the text is not such a list.
+/// The hosts in a list, in the list's order; `None` if the text is not such a list.
 ///
 /// ```
 /// assert_eq!(plimsoll_dist::hosts("n[08-10,2],login").unwrap(), ["n08", "n09", "n10", "n2", "login"]);
@@ -36,7 +36,7 @@ pub fn hosts(list: &str) -> Option<Vec<String>> {
     Some(found)
 }
 
-/// The number of tasks on each host, in the order of the hosts; `None` if the text is not such a list.
+/// The number of tasks on each host, in host order; `None` if the text is not such a list.
 ///
 /// ```
 /// assert_eq!(plimsoll_dist::tasks_per_node("2(x3),1").unwrap(), [2, 2, 2, 1]);

@@ -1,5 +1,5 @@
-//! Records of collective calls: one call, and the latest calls of a group with a hash of all its calls. If the hashes of two
-//! ranks differ, the ranks called different collectives; the recorded calls show where they diverged.
+//! Records of collective calls: a single call, and a group's latest calls with a hash of all its calls. If the hashes
+//! of two ranks differ, the ranks called different collectives; the recorded calls show where they diverged.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,7 +16,7 @@ pub enum Op {
     AllToAll,
     /// Every rank receives the buffer of one rank.
     Broadcast,
-    /// No rank continues before all have arrived.
+    /// No rank continues until all have arrived.
     Barrier,
 }
 
@@ -43,14 +43,14 @@ impl Op {
     }
 }
 
-/// One call of a collective, as one rank made it.
+/// One call of a collective, as made by one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The number of calls that this rank made in this group before this one.
     pub number: u64,
     /// The operation.
     pub op: Op,
-    /// Bytes of the full buffer.
+    /// The size of the full buffer in bytes.
     pub bytes: u64,
     /// The owner of the bytes, such as a parameter, for messages. Empty if unknown.
     pub label: String,
@@ -132,7 +132,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Adds a call. A record keeps 64 calls and then drops the oldest, which still counts in the hash.
+    /// Adds a call. A record keeps 64 calls, and then drops the oldest, which still counts in the hash.
     pub fn push(&mut self, call: Call) {
         self.hash = fnv(self.hash ^ START, &call.hash().to_le_bytes());
         if self.calls.len() == KEPT {
@@ -141,7 +141,7 @@ impl Record {
         self.calls.push_back(call);
     }
 
-    /// A hash of all calls. It is equal on two ranks that made the same calls in the same order.
+    /// A hash of all calls. It is the same on two ranks that made the same calls in the same order.
     pub fn hash(&self) -> u64 {
         self.hash
     }

@@ -21,13 +21,13 @@ const MAGIC: u64 = u64::from_le_bytes(*b"PLIMSOLL");
 const BOARD: Duration = Duration::from_secs(1);
 /// How long rank 0 keeps its store open for ranks that finish later.
 const LINGER: Duration = Duration::from_secs(10);
-/// How long rank 0 keeps its store open after a rank was lost.
+/// How long rank 0 keeps its store open after a rank has been lost.
 const LINGER_FOR_LOST: Duration = Duration::from_millis(200);
 
 /// Options for joining a world.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
-    /// The device that this rank computes on, for messages.
+    /// The device on which this rank computes, for use in messages.
     pub device: String,
     /// A text that must be the same on all ranks, such as the program's options.
     pub options: String,
@@ -91,8 +91,8 @@ impl World {
     /// Joins the other ranks, and waits until all have joined.
     ///
     /// # Errors
-    /// The store cannot be reached or its port is taken; some ranks do not join in time (the error names them); or a rank has
-    /// different options or a different version of this library.
+    /// If the store cannot be reached or its port is taken, some ranks do not join in time (the error names them), or a
+    /// rank has different options or a different version of this library.
     pub fn join(environment: Environment, options: &JoinOptions) -> Result<World> {
         let Environment { rank, size, port, .. } = environment;
         let until = Instant::now() + options.timeout;
@@ -136,7 +136,7 @@ impl World {
         &self.environment
     }
 
-    /// All ranks, in order of rank.
+    /// All ranks, in rank order.
     pub fn members(&self) -> &[Member] {
         self.health.members()
     }
@@ -160,7 +160,7 @@ impl Drop for World {
             return;
         }
         if self.health.lost().is_some() {
-            // The others read in this rank's store which rank is lost. They look every 60 ms.
+            // The others look up in this rank's store which rank is lost. They check every 60 ms.
             if self.server.is_some() {
                 thread::sleep(LINGER_FOR_LOST);
             }
@@ -174,8 +174,8 @@ impl Drop for World {
     }
 }
 
-/// Counts this rank as gone. The rank that hosts the store leaves last, because the others still read the store: it waits for
-/// them while `waits` is true, for at most [`LINGER`].
+/// Counts this rank as gone. The rank that hosts the store leaves last, because the others still read the store: it
+/// waits for them as long as `waits` is true, but at most [`LINGER`].
 fn leave(store: &mut Client, key: &str, size: usize, hosts: bool, waits: impl Fn() -> bool) {
     let (start, size) = (Instant::now(), i64::try_from(size).unwrap_or(i64::MAX));
     let mut count = store.add(key, 1);
@@ -236,13 +236,13 @@ struct Linked {
     neighbours: Vec<(usize, TcpStream)>,
 }
 
-/// Sets up the connections: of two ranks, the higher one connects and the lower one accepts.
+/// Sets up the connections: for each pair of ranks, the higher one connects and the lower one accepts.
 struct Links {
     rank: usize,
     size: usize,
     token: u64,
     until: Instant,
-    /// How long the ranks wait for each other, which ends at `until`.
+    /// How long the ranks will wait for each other; this ends at `until`.
     timeout: Duration,
     listener: TcpListener,
 }

@@ -80,8 +80,8 @@ fn names(error: &Error, faulty: usize) -> bool {
 fn every_fault_at_every_collective_is_named_by_all_others() {
     const SIZE: usize = 3;
     for fault in [Fault::Dies, Fault::GoesAnotherWay, Fault::Sleeps] {
-        // The others wait for a sleeping rank until the timeout, so fewer positions are tried. The other faults must not depend
-        // on timing.
+        // The others wait for a sleeping rank until the timeout, so we try fewer positions. The other faults must not
+        // depend on timing.
         let (step_by, timeout) = if fault == Fault::Sleeps { (5, 600) } else { (1, 60_000) };
         for (faulty, at) in (0..SIZE).flat_map(|faulty| (0..8).step_by(step_by).map(move |at| (faulty, at))) {
             let start = Instant::now();

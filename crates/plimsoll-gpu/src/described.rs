@@ -1,8 +1,8 @@
 //! GPUs that are not in the table, described by text: [`described`] reads it, [`text`] writes it.
 //!
-//! The text is `custom:` and a list of properties: `custom:memory=48GiB,cc=8.9,sms=142`. A property that is missing comes from the
-//! listed GPU that `like` names, or else from the one of this compute capability with the nearest memory. [`Described::assumed`]
-//! names those properties. `H100:3g.40gb` is a MIG slice ([`crate::slice`]).
+//! The text is `custom:` and a list of properties: `custom:memory=48GiB,cc=8.9,sms=142`. A missing property comes from
+//! the listed GPU that `like` names or, without `like`, from the listed GPU of this compute capability that is closest
+//! in memory. [`Described::assumed`] names those properties. `H100:3g.40gb` is a MIG slice ([`crate::slice`]).
 //!
 //! The launcher gives the stand-in a GPU in this form, with all properties.
 
@@ -14,13 +14,13 @@ use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes, Pool};
 use crate::lookup::{UnknownGpu, named, nearest, nearest_of};
 use crate::mig::slice;
 
-/// The start of a description.
+/// The prefix of a description.
 const CUSTOM: &str = "custom:";
 
-/// The lowest compute capability that is assumed: PyTorch's memory-efficient attention kernels require it.
+/// The lowest compute capability that is ever assumed: PyTorch's memory-efficient attention kernels require it.
 const LEAST_ASSUMED: (i32, i32) = (8, 0);
 
-/// The properties, as messages list them.
+/// The properties, as listed in messages.
 pub(crate) const KEYS: &str = "memory, cc, sms, threads, bandwidth, tflops, like, name, l2, clock, bus, pcie, nvlink, pool, context, \
                                reserve";
 
@@ -42,7 +42,7 @@ pub struct Described {
     pub assumed: Vec<&'static str>,
 }
 
-/// Why a description is not one of a GPU.
+/// Why a text does not describe a GPU.
 ///
 /// ```
 /// let why = plimsoll_gpu::described("custom:cc=8.9").unwrap_err();
@@ -50,9 +50,9 @@ pub struct Described {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotDescribed {
-    /// The name, or the one after `like=`.
+    /// This name, or the one after `like=`, is unknown.
     Name(UnknownGpu),
-    /// No such MIG profile of the GPU is known; these are.
+    /// The GPU has no such MIG profile; these are known.
     Profile(&'static str, Vec<&'static str>),
     /// This part of a description is wrong.
     Part(String),
@@ -81,7 +81,7 @@ impl From<UnknownGpu> for NotDescribed {
     }
 }
 
-/// The GPU of this name, MIG slice or description.
+/// The GPU with this name, MIG slice or description.
 ///
 /// ```
 /// let slice = plimsoll_gpu::described("NVIDIA H100 80GB HBM3 MIG 3g.40gb").map_err(|_| plimsoll_gpu::UnknownGpu::NotListed)?;
@@ -108,7 +108,7 @@ pub fn described(text: &str) -> Result<Described, NotDescribed> {
     Ok(Described { gpu, base: None, assumed: Vec::new() })
 }
 
-/// The list of a description: properties and their text.
+/// The items of a description: properties and their values.
 struct Parts<'text>(Vec<(&'text str, &'text str)>);
 
 impl<'text> Parts<'text> {
@@ -168,7 +168,7 @@ impl<'text> Parts<'text> {
                 ));
             }
         };
-        // Bounds far above any GPU, so that no size that is computed from them overflows.
+        // Bounds far above any real GPU, so that sizes computed from them cannot overflow.
         let up_to = |most: i32| move |text: &str| number(text).filter(|it| *it <= most);
         let sms = self.value("sms", "142", up_to(100_000))?;
         let threads = self.value("threads", "1536", up_to(100_000))?;
@@ -272,8 +272,8 @@ impl<'text> Parts<'text> {
     }
 }
 
-/// How FLOP/s that are not given follow from those of the listed GPU: like the 16-bit products if they are given, otherwise like
-/// the number of multiprocessors.
+/// How missing FLOP/s are scaled from those of the listed GPU: in proportion to the 16-bit rate if that is given,
+/// otherwise to the number of multiprocessors.
 struct Scale {
     sms: i32,
     of: i32,
@@ -291,7 +291,7 @@ impl Scale {
     }
 }
 
-/// A property by its name, or by another name for it.
+/// A property, by its name or an alternative name.
 fn known(key: &str) -> Option<&'static str> {
     const ALL: [(&str, &[&str]); 38] = [
         ("memory", &["mem"]),
@@ -389,7 +389,7 @@ fn scaled(number: &str, scale: f64) -> Option<u64> {
     (value.is_finite() && (0.0..9e18).contains(&value)).then_some(value.round() as u64)
 }
 
-/// The description of a GPU with all its properties: [`described`] returns the same GPU.
+/// Describes a GPU with all its properties, so that [`described`] returns the same GPU.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("H100")?;

@@ -21,10 +21,10 @@ pub enum Basis {
 }
 
 impl Basis {
-    /// From the most certain to the least.
+    /// From the most to the least certain.
     pub const ALL: [Basis; 4] = [Basis::Measured, Basis::Derived, Basis::Given, Basis::Assumed];
 
-    /// Its word in reports.
+    /// The word for it in reports.
     pub fn name(self) -> &'static str {
         match self {
             Basis::Measured => "measured",

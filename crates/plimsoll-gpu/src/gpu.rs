@@ -25,37 +25,37 @@ pub struct Gpu {
     pub capability: (i32, i32),
     /// Streaming multiprocessors.
     pub multiprocessors: i32,
-    /// Size of the L2 cache.
+    /// The size of the L2 cache.
     pub l2_bytes: i32,
-    /// Shared memory of a multiprocessor.
+    /// The shared memory of a multiprocessor.
     pub shared_bytes_per_multiprocessor: i32,
-    /// Maximum shared memory of a block that opts in.
+    /// The maximum shared memory of a block that opts in.
     pub shared_bytes_per_block: i32,
-    /// Maximum resident threads per multiprocessor.
+    /// The maximum number of resident threads per multiprocessor.
     pub threads_per_multiprocessor: i32,
-    /// Maximum resident blocks per multiprocessor.
+    /// The maximum number of resident blocks per multiprocessor.
     pub blocks_per_multiprocessor: i32,
-    /// Width of the memory bus.
+    /// The width of the memory bus.
     pub bus_bits: i32,
-    /// Boost clock of the multiprocessors.
+    /// The boost clock of the multiprocessors.
     pub clock_khz: i32,
-    /// Memory clock; the memory transfers twice per cycle.
+    /// The memory clock; the memory transfers twice per cycle.
     pub memory_clock_khz: i32,
     /// Default power limit.
     pub power_watts: u32,
-    /// Memory, PCIe and NVLink bandwidth.
+    /// The memory, PCIe and NVLink bandwidth.
     pub bandwidth: Bandwidth,
     /// Matrix-multiply rates.
     pub flops: FlopRates,
     /// The NVIDIA document that gives `bandwidth`, `flops` and `power_watts`.
     pub datasheet: &'static str,
-    /// Whether its memory is its own.
+    /// Whether it has its own memory.
     pub pool: Pool,
     /// The memory outside PyTorch's allocator that is known for this GPU.
     pub known: KnownBytes,
 }
 
-/// Whether a GPU's memory is its own.
+/// Whether a GPU has its own memory.
 ///
 /// ```
 /// use plimsoll_gpu::{Pool, named};
@@ -65,11 +65,11 @@ pub struct Gpu {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pool {
-    /// Its memory is its own.
+    /// It has its own memory.
     Own,
-    /// Its memory is its own, and it also reaches the host's memory at the host's addresses.
+    /// It has its own memory, and can also access the host's memory at the host's addresses.
     Coherent,
-    /// It has no memory of its own: the host and the GPU share one memory.
+    /// It has no memory of its own: it shares the host's memory.
     Host,
 }
 
@@ -83,7 +83,7 @@ pub enum Pool {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KnownBytes {
-    /// The driver's reserve, if the GPU has the total memory of its row.
+    /// The driver's reserve, if the GPU's total memory is the same as in its row.
     pub reserve: Option<Figure>,
     /// A process's context.
     pub context: Option<Figure>,
@@ -146,8 +146,8 @@ pub struct Bandwidth {
 }
 
 /// Dense matrix-multiply operations per second, by type; a multiply-add counts as two. These are the datasheet's peaks without
-/// structured sparsity, on tensor cores where they support the type. Products of 16 and 8 bits accumulate in f32 (i8 in i32),
-/// as PyTorch's do. `None` means that the GPU has no instruction for this type.
+/// structured sparsity, on tensor cores where they support the type. 16-bit and 8-bit products accumulate in f32 (i8 in
+/// i32), as in PyTorch. `None` means that the GPU has no instruction for this type.
 ///
 /// ```
 /// let flops = plimsoll_gpu::named("T4")?.flops;

@@ -1,7 +1,7 @@
 //! The table of GPUs ([`GPUS`], one [`Gpu`] per row), and the GPU memory that a process uses outside PyTorch's allocator.
 //!
 //! It has two users. The stand-in device answers CUDA's queries from the table, and charges the bytes that [`outside`] and
-//! [`nccl`] compute. Simulated devices compute times from the table's bandwidths and FLOP/s. The crate holds data, look-ups and
+//! [`nccl`] compute. Simulated devices compute times from the table's bandwidths and FLOP/s. The crate holds data, lookups and
 //! pure functions, and depends on no other crate.
 //!
 //! The files, from the bottom up; a file uses only files above it:

@@ -1,7 +1,7 @@
 //! Look-ups in the table: [`named`] by name, [`of_capability`] by compute capability, [`nearest`] by memory, [`nearest_of`] by
 //! both.
 //!
-//! Note [One row per size]: a look-up by memory size skips every row that has the same compute capability as an earlier row and,
+//! Note [One row per size]: a lookup by memory size skips every row that has the same compute capability as an earlier row and,
 //! within one percent, the same memory. The sizes that drivers report differ by this much, so a choice between such rows would
 //! be arbitrary: `24GiB` means an RTX-3090, not an RTX-A5000.
 

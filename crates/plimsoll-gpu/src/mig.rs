@@ -1,7 +1,8 @@
 //! Slices of a GPU: MIG ([`slice`]).
 //!
-//! NVIDIA's MIG user guide (Supported MIG Profiles) gives the fraction of the memory and of the L2 cache of each profile. The
-//! sizes and the multiprocessors are those that `nvidia-smi mig -lgip` prints; the memory differs between drivers by up to 2 GiB.
+//! NVIDIA's MIG user guide (Supported MIG Profiles) gives each profile's fraction of the memory and of the L2 cache.
+//! The sizes and multiprocessor counts are those that `nvidia-smi mig -lgip` prints; the memory differs between drivers
+//! by up to 2 GiB.
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes};
 
@@ -11,10 +12,10 @@ struct Profile {
     gpus: &'static [&'static str],
     /// Its name, such as `3g.40gb`.
     name: &'static str,
-    /// CUDA's total in MiB.
+    /// The total memory that CUDA reports, in MiB.
     mebibytes: u64,
     multiprocessors: i32,
-    /// Its eighths of the memory, of its bandwidth and of the L2 cache.
+    /// How many eighths it has of the memory, the bandwidth and the L2 cache.
     eighths: u32,
 }
 
@@ -28,9 +29,9 @@ const fn of(
     Profile { gpus, name, mebibytes, multiprocessors, eighths }
 }
 
-/// Sources of the sizes: `nvidia-smi mig -lgip` in NVIDIA/mig-parted#120 (H200), #166 and #187 (B200), in the documentation of
-/// several clusters (A100, H100). For the B200's largest three profiles, they are the guide's fractions, in steps of one slice of
-/// 18 multiprocessors.
+/// Sources of the sizes: `nvidia-smi mig -lgip` in NVIDIA/mig-parted#120 (H200), #166 and #187 (B200), and the
+/// documentation of several clusters (A100, H100). For the three largest profiles of the B200, they are the guide's
+/// fractions, in steps of one slice with 18 multiprocessors.
 const PROFILES: [Profile; 33] = [
     of(&["A100-40GB"], "1g.5gb", 4_864, 14, 1),
     of(&["A100-40GB"], "1g.10gb", 9_856, 14, 2),
@@ -67,9 +68,9 @@ const PROFILES: [Profile; 33] = [
     of(&["GB200"], "2g.47gb", 46_592, 38, 2),
 ];
 
-/// A slice of a GPU, as a GPU of its own: with the slice's memory and multiprocessors, its part of the L2 cache, of the bandwidth
-/// and of the FLOP/s. It has no NVLink, because slices do not communicate with each other. Media extensions (`1g.10gb+me`) do not
-/// change it.
+/// A slice of a GPU, described as a separate GPU: with the slice's memory and multiprocessors, and its share of the L2
+/// cache, the bandwidth and the FLOP/s. It has no NVLink, because slices cannot communicate with each other. Media
+/// extensions (`1g.10gb+me`) make no difference.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("H100")?;
@@ -81,7 +82,7 @@ const PROFILES: [Profile; 33] = [
 ///
 /// # Errors
 ///
-/// The profiles that the GPU has, if this is none of them; empty if MIG is not known for the GPU.
+/// The profiles that the GPU has, if this is not one of them; empty if the GPU is not known to support MIG.
 pub fn slice(gpu: &Gpu, profile: &str) -> Result<Gpu, Vec<&'static str>> {
     let profiles = || PROFILES.iter().filter(|it| it.gpus.contains(&gpu.name));
     let plain = profile.trim().to_ascii_lowercase();
@@ -116,7 +117,7 @@ pub fn slice(gpu: &Gpu, profile: &str) -> Result<Gpu, Vec<&'static str>> {
             fp8: fp8.map(of_threads),
             i8: i8.map(of_threads),
         },
-        // Code has the size that it has on the whole GPU. The context depends on the multiprocessors.
+        // Code has the same size as on the whole GPU. The context depends on the multiprocessors.
         known: KnownBytes { reserve: None, context: None, ..gpu.known },
         ..*gpu
     })
@@ -134,7 +135,7 @@ mod tests {
 
     #[test]
     fn each_profile_has_its_memory_multiprocessors_context_and_bandwidth() {
-        // By rule, a context takes 2 KiB for each of 2,048 threads of a multiprocessor: 4 MiB.
+        // According to the rule, a context takes 2 KiB for each of a multiprocessor's 2,048 threads: 4 MiB.
         for (gpu, profile, mebibytes, multiprocessors, context_mib, giga_per_s, l2_mib) in [
             ("A100-40GB", "1g.5gb", 4_864, 14, 56, 194, 5),
             ("A100-40GB", "3g.20gb", 19_968, 42, 168, 777, 20),
@@ -169,7 +170,7 @@ mod tests {
                     "{}",
                     part.name
                 );
-                // A slice has about its eighths of the memory: the system keeps up to a seventh.
+                // A slice has roughly its number of eighths of the memory: the system keeps up to a seventh.
                 let share = whole.memory_bytes * u64::from(profile.eighths) / 8;
                 assert!(part.memory_bytes <= share + share / 50, "{}", part.name);
                 assert!(part.memory_bytes >= share - share / 7, "{}", part.name);
@@ -183,7 +184,7 @@ mod tests {
         let (whole, part) = (named("H100").unwrap(), made("H100", "2g.20gb"));
         let first = |gpu: &Gpu| Library::CuBlas.first_use(gpu, Loading::Lazy);
         assert_eq!(first(&part), first(whole));
-        // 32 multiprocessors of 2,048 threads with 4 KiB each.
+        // 32 multiprocessors with 2,048 threads, 4 KiB each.
         assert_eq!(local_memory_bytes(&part, 4096), 268_435_456);
         assert_eq!(part.known.reserve, None);
     }

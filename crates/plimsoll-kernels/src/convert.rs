@@ -12,7 +12,7 @@ use super::simd::vectorize;
 use super::walk::Walk;
 use crate::dtype::{DType, Element, by_dtype};
 
-/// Elements that are read or written at a time.
+/// The number of elements to read or write at a time.
 pub const RUN: usize = 512;
 
 /// A read-only operand with elements of any type.
@@ -37,7 +37,7 @@ pub trait Compute: Element<Stored = Self> + bytemuck::Pod + Default {
     fn store(dtype: DType) -> Store<Self>;
 }
 
-/// Converts one value to another type: rounded to nearest, towards zero for integers (conversions between integers wrap), and
+/// Converts one value to a different type: rounded to nearest, towards zero for integers (conversions between integers wrap), and
 /// `true` for values that are not zero. A `uint8` is the lowest byte of the integer, as in PyTorch; other types clamp to their
 /// range.
 trait As<To> {
@@ -190,7 +190,7 @@ compute!(f32, load_f16, store_f16);
 compute!(f64, load_as::<f16, f64>, store_as::<f16, f64>);
 compute!(i64, load_as::<f16, i64>, store_as::<f16, i64>);
 
-/// `dst[i] = src[i]`, converted to another type, for each position of `shape`.
+/// `dst[i] = src[i]`, converted to a different type, for each position of `shape`.
 ///
 /// # Panics
 /// If a slice is too short for its strides.

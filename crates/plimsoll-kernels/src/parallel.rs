@@ -37,7 +37,7 @@ pub fn for_each_chunk(chunks: usize, body: impl Fn(usize) + Sync) {
 }
 
 /// Like [`for_each_chunk`], lending each running worker its own `scratch_len` floats of `scratch`, whose contents are
-/// those that the last chunk left. If `scratch` is too small for all workers, fewer run.
+/// whatever the last chunk left there. If `scratch` is too small for all workers, fewer run.
 pub fn for_each_chunk_with(
     chunks: usize,
     scratch: &mut [f32],
@@ -165,7 +165,7 @@ unsafe impl<'a, T: Send> Cuts for Pieces<'a, T> {
         let first = self.row.saturating_mul(row).min(self.slice.len);
         let end = first.saturating_add(self.row).min(self.slice.len);
         let at = first.saturating_add(nth.saturating_mul(self.len)).min(end);
-        // SAFETY: no other chunk has this piece, see above; the caller asks for each chunk once.
+        // SAFETY: no other chunk has this piece, see above; the caller requests each chunk once.
         unsafe { self.slice.range(at, self.len.min(end - at)) }
     }
 }

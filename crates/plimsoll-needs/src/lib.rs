@@ -1,7 +1,8 @@
-//! The attribute `#[needs(...)]` of tests.
+//! The attribute `#[needs(...)]` for tests.
 //!
-//! A test that lacks something never passes: it is *ignored*, with the missing need as the reason, and the test harness counts
-//! and names it. Where `PLIMSOLL_REQUIRE` names the need (`PLIMSOLL_REQUIRE=pytorch,nvrtc`), it fails instead.
+//! A test that lacks something never counts as passed: it is *ignored*, with the missing need as the reason, and the
+//! test harness counts and names it. Where `PLIMSOLL_REQUIRE` names the need (`PLIMSOLL_REQUIRE=pytorch,nvrtc`), it
+//! fails instead.
 //!
 //! | need | what it is |
 //! |---|---|
@@ -54,7 +55,7 @@ fn failure(why: &str, test: TokenStream) -> TokenStream {
     tokens
 }
 
-/// The same function with another body; what the test used stays used.
+/// The same function with a different body; everything that the test used still counts as used.
 fn with_body(test: TokenStream, body: &str) -> TokenStream {
     let mut tokens: Vec<TokenTree> = test.into_iter().collect();
     if let Some(TokenTree::Group(old)) = tokens.pop() {

@@ -1,11 +1,11 @@
-//! A buffer with a fixed lifetime ([`Buffer`]), the checks of a list of buffers, and the lower bound of their arena.
+//! A buffer with a fixed lifetime ([`Buffer`]), the checks for a list of buffers, and the lower bound of their arena.
 
 use crate::Error;
 
 /// A buffer that needs `size` bytes at all times in `lower..upper`.
 ///
-/// Times are any numbers that increase, such as the index of a request. Two buffers whose lifetimes only touch (one ends at
-/// the time at which the other begins) may use the same bytes.
+/// Times are any increasing numbers, such as the index of a request. Two buffers whose lifetimes only touch (one ends
+/// at the time at which the other begins) may use the same bytes.
 ///
 /// ```
 /// use plimsoll_packing::{Buffer, lower_bound};
@@ -18,7 +18,7 @@ use crate::Error;
 pub struct Buffer {
     /// The first time at which the buffer is alive.
     pub lower: u64,
-    /// The first time after it at which the buffer is not alive.
+    /// The first later time at which the buffer is not alive.
     pub upper: u64,
     /// Its size in bytes. A multiple of the alignment, if offsets must be aligned: see [`pack`](crate::pack).
     pub size: u64,
@@ -31,7 +31,7 @@ impl Buffer {
     }
 }
 
-/// The maximum over time of the bytes of all buffers that are alive. No arena can be smaller.
+/// The maximum over time of the total size of all live buffers. No arena can be smaller.
 ///
 /// # Errors
 ///
@@ -51,7 +51,7 @@ pub fn lower_bound(buffers: &[Buffer]) -> Result<u64, Error> {
     Ok(most)
 }
 
-/// Rejects what cannot be packed, so that no sum of sizes overflows later.
+/// Rejects lists that cannot be packed, so that no sum of sizes overflows later.
 pub(crate) fn check_buffers(buffers: &[Buffer]) -> Result<(), Error> {
     let mut sum = 0u64;
     for (index, buffer) in buffers.iter().enumerate() {

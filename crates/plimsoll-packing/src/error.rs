@@ -24,7 +24,7 @@ pub enum Error {
     },
     /// The sizes of all buffers add up to 2^62 bytes or more.
     TooLarge {
-        /// The first buffer with which the sum is too large.
+        /// The first buffer at which the sum becomes too large.
         index: usize,
     },
     /// There are 2^32 - 1 buffers or more.
@@ -32,7 +32,7 @@ pub enum Error {
         /// The number of buffers.
         buffers: usize,
     },
-    /// A packing has an offset too few or too many.
+    /// A packing has too few or too many offsets.
     WrongLength {
         /// The number of buffers.
         buffers: usize,

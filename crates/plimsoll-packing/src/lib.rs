@@ -1,8 +1,8 @@
 //! Offline dynamic storage allocation: offsets for buffers with known lifetimes ([`pack`]).
 //!
-//! Each [`Buffer`] has a lifetime and a size. Buffers that are alive at the same time must not overlap, and the arena that holds all of
-//! them should be as small as possible. It cannot be smaller than the maximum of the live bytes, the [`lower_bound`]. The problem is
-//! NP-hard; up to a few thousand buffers, the result is often the optimum.
+//! Each [`Buffer`] has a lifetime and a size. Buffers that are alive at the same time must not overlap, and the arena
+//! that contains all of them should be as small as possible. It cannot be smaller than the maximum number of live
+//! bytes, the [`lower_bound`]. The problem is NP-hard; for up to a few thousand buffers, the result is often optimal.
 //!
 //! The crate has no clock, no threads, no randomness and no hash tables: the same buffers get the same offsets on any machine.
 //!

@@ -1,4 +1,5 @@
-//! The two questions: [`pack`] (the smallest arena that is found) and [`pack_within`] (a packing within a capacity).
+//! The two entry points: [`pack`] (the smallest arena that can be found) and [`pack_within`] (a packing within a
+//! capacity).
 //!
 //! Note [Large lists]: the search takes too long for ten thousand buffers, and first fit leaves holes between the large ones. So the
 //! search packs the large ones within their own lower bound, and first fit places all others around them.
@@ -12,7 +13,7 @@ use crate::{Buffer, Error, Packing, lower_bound};
 /// How long to search.
 ///
 /// The limit is a number of steps, not a time, so the result is the same on all machines. In a step, the search looks at one buffer at
-/// one time. A processor of 2023 takes 8 to 60 ns for a step.
+/// one time. A 2023 processor takes 8 to 60 ns per step.
 ///
 /// ```
 /// use plimsoll_packing::Effort;
@@ -40,8 +41,9 @@ impl Default for Effort {
 
 /// Chooses an offset for each buffer, so that buffers that are alive at the same time do not overlap and the arena is small.
 ///
-/// Offsets are sums of sizes: if all sizes are multiples of an alignment, so are all offsets. Up to a few thousand buffers, the result is
-/// often the smallest possible arena. It takes memory for each pair of buffers that are alive at the same time.
+/// Offsets are sums of sizes: if all sizes are multiples of an alignment, so are all offsets. For up to a few thousand
+/// buffers, the result is often the smallest possible arena. Memory use is proportional to the number of pairs of
+/// buffers that are alive at the same time.
 ///
 /// # Errors
 ///
@@ -98,7 +100,7 @@ pub fn pack_within(buffers: &[Buffer], capacity: u64, effort: Effort) -> Result<
     if buffers.len() > MOST_SEARCHED {
         return Ok(Some(pack(buffers, effort)?).filter(|packing| packing.bytes <= capacity));
     }
-    // The search may place buffers directly below the capacity, so it gets none that is larger than needed.
+    // The search may place buffers directly below the capacity, so the capacity must not be larger than needed.
     let first_fit = pack(buffers, Effort::FIRST_FIT)?;
     if first_fit.bytes <= capacity {
         return Ok(Some(first_fit));
@@ -107,13 +109,13 @@ pub fn pack_within(buffers: &[Buffer], capacity: u64, effort: Effort) -> Result<
     Ok(searched(buffers, capacity, &mut steps))
 }
 
-/// The maximum number of buffers that are searched as a whole.
+/// The maximum number of buffers for which the whole list is searched.
 const MOST_SEARCHED: usize = 3000;
 
 /// How many large buffers are searched if there are more.
 const MOST_LARGE: [usize; 2] = [2500, 8000];
 
-/// A large list is packed well enough if its arena exceeds the lower bound by less than this part of it.
+/// A large list is packed well enough if its arena exceeds the lower bound by less than this fraction of it.
 const CLOSE: u64 = 512;
 
 fn indices(buffers: &[Buffer]) -> Result<Vec<u32>, Error> {
@@ -127,7 +129,7 @@ fn keep_smaller(best: &mut Packing, other: Packing) {
     }
 }
 
-/// The search takes no empty buffers. They may be anywhere.
+/// The search does not accept empty buffers. They may be placed anywhere.
 fn searched(buffers: &[Buffer], capacity: u64, steps: &mut u64) -> Option<Packing> {
     if *steps == 0 {
         return None;
@@ -143,7 +145,7 @@ fn searched(buffers: &[Buffer], capacity: u64, steps: &mut u64) -> Option<Packin
 /// Searches within the lower bound first, then within capacities between it and the best arena.
 fn smaller_arenas(buffers: &[Buffer], bound: u64, steps: u64, best: &mut Packing) {
     let (mut lowest, mut capacity) = (bound, bound);
-    // Half of the steps are for the lower bound.
+    // Half of the steps are used for the lower bound.
     let (mut left, mut share) = (steps, steps.div_ceil(2));
     while best.bytes > lowest && left > 0 {
         let mut rest = share.min(left);
@@ -162,7 +164,7 @@ fn smaller_arenas(buffers: &[Buffer], bound: u64, steps: u64, best: &mut Packing
 fn around_large(buffers: &[Buffer], sections: &Sections, most: usize, steps: &mut u64, best: &mut Packing) {
     let mut sizes: Vec<u64> = buffers.iter().map(|buffer| buffer.size).collect();
     sizes.sort_unstable();
-    // Buffers of one size stay together.
+    // Buffers of the same size stay together.
     let limit = sizes[sizes.len().saturating_sub(most + 1)];
     let (large, small): (Vec<u32>, Vec<u32>) =
         (0..buffers.len() as u32).partition(|&it| buffers[it as usize].size > limit);

@@ -32,12 +32,13 @@ impl Packing {
         Packing { offsets, bytes }
     }
 
-    /// Checks that buffers that are alive at the same time share no byte, and that none ends after the arena.
-    /// Takes `n log n` time.
+    /// Checks that buffers that are alive at the same time share no bytes, and that none ends after the arena. Takes `n
+    /// log n` time.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongLength`], [`Error::OutsideArena`], [`Error::Overlap`], and those of [`lower_bound`](crate::lower_bound).
+    /// [`Error::WrongLength`], [`Error::OutsideArena`], [`Error::Overlap`], and the errors of
+    /// [`lower_bound`](crate::lower_bound).
     pub fn check(&self, buffers: &[Buffer]) -> Result<(), Error> {
         check_buffers(buffers)?;
         if self.offsets.len() != buffers.len() {

@@ -32,7 +32,7 @@ pub(crate) enum Found {
     Limit,
 }
 
-/// One kind of attempts. Each kind learns from its own conflicts only.
+/// One kind of attempt. Each kind learns only from its own conflicts.
 struct Kind {
     first: First,
     /// After a conflict, return to a decision near it: Note [Jumps].
@@ -49,14 +49,14 @@ const KINDS: [Kind; 4] = [
     Kind { first: First::LargeArea, jumps: true, lead: 0 },
 ];
 
-/// [`Preferences::grain`] is this part of the capacity.
+/// [`Preferences::grain`] is this fraction of the capacity.
 const GRAINS: u64 = 256;
 
-/// Searches for a packing within `capacity`, and subtracts what it looked at from `steps`.
+/// Searches for a packing within `capacity`, and subtracts the number of buffers that it looked at from `steps`.
 pub(crate) fn search(buffers: &[Buffer], capacity: u64, steps: &mut u64) -> Found {
     let instance = Instance::new(buffers);
     let mut weights: Vec<Vec<u64>> = KINDS.iter().map(|_| vec![0; instance.sections]).collect();
-    // What the preparation of an attempt looks at.
+    // The number of buffers that preparing an attempt looks at.
     let preparation = instance.members.iter().map(|members| members.len() as u64).sum::<u64>();
     let mut nodes = 3 * buffers.len() as u64;
     for seed in 0.. {

@@ -1,4 +1,5 @@
-//! Time as a list of sections ([`Sections`]), each a largest set of buffers that are alive together.
+//! Time as a list of sections ([`Sections`]), each of which is a maximal set of buffers that are alive at the same
+//! time.
 
 use std::ops::Range;
 

@@ -42,7 +42,7 @@ fn minimallocs_instances_fit_into_their_capacity() {
     }
 }
 
-/// Checks that a list is packed, with the lower bound exceeded by at most so many millionths.
+/// Checks that a list is packed, and that the arena exceeds the lower bound by at most this many millionths.
 #[track_caller]
 fn check(name: &str, millionths: u64) {
     let buffers = read(name);

@@ -4,7 +4,7 @@ use plimsoll_packing::{Buffer, Effort, lower_bound, pack};
 
 use crate::world::{Numbers, valid};
 
-/// Cuts a rectangle until the parts are small. All parts are buffers, so the arena has no free byte at any time.
+/// Cuts a rectangle until the parts are small. All parts are buffers, so the arena has no free bytes at any time.
 fn cut(numbers: &mut Numbers, [lower, upper, from, to]: [u64; 4], parts: &mut Vec<Buffer>) {
     let (width, height) = (upper - lower, to - from);
     let is_small = width * height < 2000 || width < 4 || height < 4;

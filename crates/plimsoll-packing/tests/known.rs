@@ -4,7 +4,7 @@ use plimsoll_packing::{Buffer, Effort, lower_bound, pack, pack_within};
 
 use crate::world::{buffers, valid};
 
-/// Checks the lower bound and the smallest arena, by all ways to find it.
+/// Checks the lower bound and the smallest arena, using every way to find it.
 #[track_caller]
 fn check(rows: &[(u64, u64, u64)], bound: u64, optimum: u64) {
     let buffers = buffers(rows);

@@ -1,4 +1,4 @@
-//! Random small lists, compared with all orders; random larger ones, which only have to be valid.
+//! Random small lists, which are compared with all orders, and random larger ones, which only have to be valid.
 
 use plimsoll_packing::{Buffer, Effort, pack, pack_within};
 

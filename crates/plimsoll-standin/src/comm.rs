@@ -56,7 +56,7 @@ pub(crate) fn get(comm: CommHandle) -> Outcome<Comm> {
     comms().get(&comm).cloned().ok_or(Failure::InvalidHandle)
 }
 
-/// Waits until the other ranks have started the collectives that this rank has started, as a GPU would before it copies
+/// Waits until the other ranks have started the collectives that this rank has started, as a GPU would before copying
 /// anything to the host.
 pub(crate) fn wait_for_others(until: Instant) {
     let mut open = Vec::new();

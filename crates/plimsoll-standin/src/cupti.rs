@@ -1,7 +1,7 @@
 //! CUPTI, which profilers use (`torch.profiler` with CUDA activities): profilers start and stop as on a GPU, and record no
 //! kernels, because none run.
 //!
-//! NVIDIA's own library must not be called: it needs undocumented tables of the driver, and recurses without end if they
+//! NVIDIA's own library must not be called: it needs undocumented tables of the driver, and recurses endlessly if they
 //! are missing. So even calls that need no device are answered here.
 
 use std::ffi::{c_char, c_int, c_void};

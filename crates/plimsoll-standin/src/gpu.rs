@@ -19,13 +19,13 @@ pub(crate) use properties::{Form, attribute, structure};
 use crate::error::{Failure, Outcome};
 use crate::{settings, share};
 
-/// The GPU of this name or description.
+/// The GPU with this name or description.
 pub(crate) fn named(text: &str) -> Option<Gpu> {
     plimsoll_gpu::described(text).ok().map(|it| it.gpu)
 }
 
-/// A device of this compute capability, with the properties of the first GPU of that capability in the table, or of the
-/// next lower capability there.
+/// A device with this compute capability. Its properties are those of the first GPU in the table with that capability,
+/// or with the next lower one.
 fn of_capability(capability: (i32, i32)) -> Option<Gpu> {
     let gpu = *plimsoll_gpu::of_capability(capability)?;
     Some(Gpu { card: "Plimsoll stand-in", capability, ..gpu })
@@ -39,7 +39,7 @@ pub(crate) struct Setup {
     memory_bytes: u64,
     /// Bytes of each device beyond the size that it reports.
     beyond_bytes: AtomicU64,
-    /// How memory outside of a process's requests is counted.
+    /// How memory outside a process's requests is counted.
     pub(crate) outside: Outside,
     /// Memory of each device that other programs use.
     pub(crate) others_bytes: u64,
@@ -51,12 +51,13 @@ pub(crate) struct Setup {
     pub(crate) addresses: Addresses,
 }
 
-/// How the memory that a device uses outside of a process's requests is counted.
+/// How to count the memory that a device uses outside a process's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outside {
     /// Nothing.
     Nothing,
-    /// These bytes are charged at the first use of a device, and the memory of NCCL and of kernels' stacks is added.
+    /// These bytes are charged at the first use of a device; the memory of NCCL and of kernels' stacks is added to
+    /// them.
     Given(u64),
     /// The memory is computed with the formulas and the table of `plimsoll_gpu::outside`, and charged at the calls
     /// that would allocate it.
@@ -85,7 +86,7 @@ pub(crate) enum Addresses {
 }
 
 impl Setup {
-    /// This many devices of a kind, all of them visible.
+    /// This many devices of one kind, all of them visible.
     pub(crate) fn of(gpu: Gpu, devices: usize) -> Self {
         Setup {
             gpu,
@@ -176,22 +177,22 @@ impl Setup {
         share::note(self.visible[device], bytes, limit_bytes)
     }
 
-    /// CUDA's number of a device of the machine, if this process sees it.
+    /// CUDA's number for a device of the machine, if this process sees it.
     pub(crate) fn seen_as(&self, in_machine: usize) -> Option<usize> {
         self.visible.iter().position(|number| *number == in_machine)
     }
 
-    /// A device's number in the machine.
+    /// A device's number on the machine.
     pub(crate) fn in_machine(&self, device: usize) -> usize {
         self.visible[device]
     }
 
-    /// The PCI bus of a device: its number in the machine, from 1.
+    /// The PCI bus of a device: its number on the machine, counted from 1.
     pub(crate) fn bus(&self, device: usize) -> i32 {
         i32::try_from(self.visible[device] + 1).unwrap_or(i32::MAX)
     }
 
-    /// PCI address, such as `0000:01:00.0`.
+    /// The PCI address, such as `0000:01:00.0`.
     pub(crate) fn pci(&self, device: usize) -> String {
         format!("0000:{:02x}:00.0", self.bus(device))
     }
@@ -226,7 +227,7 @@ pub(crate) fn setup() -> &'static Setup {
     })
 }
 
-/// The memory of each device that [`plimsoll_standin_take`] set.
+/// The memory of each device, as set by [`plimsoll_standin_take`].
 static TAKEN_BYTES: OnceLock<u64> = OnceLock::new();
 
 /// Gives this process its own devices, each with this much memory (0 means unchanged). It shares them with its

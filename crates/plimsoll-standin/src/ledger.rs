@@ -10,7 +10,7 @@ pub(crate) struct Row {
     /// The part, such as `ring`. Empty if the owner has only one part.
     pub(crate) part: &'static str,
     pub(crate) figure: Figure,
-    /// The first call that took memory for this part.
+    /// The first call that allocated memory for this part.
     pub(crate) call: &'static str,
 }
 
@@ -72,7 +72,7 @@ impl Ledger {
         self.bytes
     }
 
-    /// The bytes that an owner has.
+    /// The bytes that belong to an owner.
     pub(crate) fn bytes_of(&self, owner: &str) -> u64 {
         let rows = self.rows.iter().filter(|row| row.owner == owner);
         rows.map(|row| row.figure.bytes).sum()

@@ -1,9 +1,10 @@
 //! A trace function for Python's `PyEval_SetTrace`. It records which lines of a Python program ran, in how many of its steps, and
 //! which of them called CUDA.
 //!
-//! It is not written in Python, because for a trace function in Python the interpreter copies the variables of a frame, which
-//! would keep tensors alive. `plimsoll predict`'s code in the process starts it, counts the steps, and reads the lines. After
-//! each line that called CUDA, it calls a listener, which looks at the memory. It traces only one thread.
+//! It is not written in Python, because the interpreter would copy the variables of a frame for a trace function in
+//! Python, which would keep tensors alive. `plimsoll predict`'s code in the process starts it, counts the steps, and
+//! reads the lines. After each line that called CUDA, it calls a listener, which examines the memory. It traces only
+//! one thread.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -158,7 +159,7 @@ impl Lines {
         lines.as_mut()
     }
 
-    /// Records an event of a frame. Returns the listener and its argument, if it is to be called.
+    /// Records an event in a frame. Returns the listener and its argument, if it must be called.
     fn note(&mut self, frame: *mut c_void, what: c_int) -> Option<(Listener, c_int)> {
         let (records, step) = (self.records && what == LINE, self.step);
         self.has_run |= what == LINE;
@@ -254,8 +255,8 @@ fn start(libraries: *const c_char, change: impl FnOnce(&mut Lines, bool)) -> c_i
     c_int::from(is_on)
 }
 
-/// Begins a step: lines that run from now on count for `step`. Returns 1 if any line ran in the previous step, including
-/// libraries' lines. If none did, another tracer has replaced this one.
+/// Begins a step: lines that run from now on count for `step`. Returns 1 if any line ran in the previous step,
+/// including lines of libraries. If none ran, another tracer has replaced this one.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_step(step: u32) -> c_int {
     let mut lines = locked(&LINES);

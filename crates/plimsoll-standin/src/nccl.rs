@@ -1,4 +1,4 @@
-//! NCCL. Its collectives compute nothing. Ranks may be processes of one machine, which exchange known values and their
+//! NCCL. Its collectives compute nothing. Ranks may be processes on one machine, which exchange known values and their
 //! progress (`exchange.rs`), or a rank may run alone.
 
 mod collective;
@@ -49,7 +49,7 @@ calls! { Nccl:
     ) {
         comm.put(join(rank, ranks, memory::config(config), || None)?)
     }
-    /// Makes communicators for all ranks in one process.
+    /// Creates communicators for all ranks in one process.
     fn ncclCommInitAll(comms: Out<u8>, ranks: c_int, _devices: *const c_int) {
         let handles: Outcome<Vec<CommHandle>> = (0..ranks).map(|rank| join(rank, ranks, None, || None)).collect();
         comms.put_bytes(&handles?.iter().flat_map(|handle| handle.to_ne_bytes()).collect::<Vec<u8>>())
@@ -111,7 +111,7 @@ unknown! { Nccl:
     ncclGetPeerDevicePointer ncclPutSignal ncclSignal ncclWaitSignal ncclWinGetUserPtr
 }
 
-/// Creates a communicator of this many ranks. `exchange` opens the channel to the others.
+/// Creates a communicator with this many ranks. `exchange` opens the channel to the others.
 ///
 /// # Errors
 ///
@@ -142,7 +142,7 @@ fn destroy(comm: CommHandle) {
 }
 
 /// A communicator of the ranks that chose this color, in the order of their keys; null for a negative color. Without
-/// the other ranks the size of that group is unknown, so the result is as large as the original communicator.
+/// the other ranks, the size of that group is unknown, so the result is as large as the original communicator.
 fn split(comm: CommHandle, color: c_int, key: c_int, config: Option<Config>) -> Outcome<CommHandle> {
     let choice = [color, key].map(c_int::to_ne_bytes);
     let call = collective::called(comm, Some(choice.as_flattened()))?;

@@ -1,5 +1,5 @@
-//! Charges the device memory that kernels, libraries, streams and graphs use, which the process does not request explicitly. Each
-//! is charged at the call that takes it.
+//! Charges the device memory that kernels, libraries, streams and graphs use, which the process does not request
+//! explicitly. Each is charged at the call that allocates it.
 //!
 //! `plimsoll_gpu::outside` gives the number of bytes. NCCL's memory is charged in `nccl/memory.rs`. If a charge does not fit, the
 //! call fails, as on a GPU.
@@ -19,24 +19,24 @@ use crate::memory::memory;
 use crate::settings;
 use crate::stream::{ExecHandle, StreamHandle, streams};
 
-/// The owner in the ledger of the pool for kernels' stacks.
+/// The owner, in the ledger, of the pool for kernels' stacks.
 const LOCAL_MEMORY: &str = "local memory of kernels";
 
-/// The owner in the ledger of streams.
+/// The owner, in the ledger, of streams.
 const STREAMS: &str = "streams";
 
-/// The owner in the ledger of instantiated graphs.
+/// The owner, in the ledger, of instantiated graphs.
 const GRAPHS: &str = "CUDA graphs";
 
 /// The devices of objects that programs create and may destroy.
 #[derive(Debug, Default)]
 struct Made {
     streams: BTreeMap<StreamHandle, usize>,
-    /// The device and the bytes of each graph that takes memory.
+    /// The device and the bytes of each graph that uses memory.
     graphs: BTreeMap<ExecHandle, (usize, u64)>,
 }
 
-/// The streams of each device that exist, NCCL's included.
+/// The number of existing streams on each device, including NCCL's.
 static STREAM_COUNTS: Mutex<BTreeMap<usize, u64>> = Mutex::new(BTreeMap::new());
 
 static MADE: Mutex<Made> = Mutex::new(Made { streams: BTreeMap::new(), graphs: BTreeMap::new() });
@@ -140,7 +140,7 @@ pub(crate) fn destroy_stream(stream: StreamHandle) -> Outcome {
     Ok(())
 }
 
-/// Records that a graph of this many nodes was instantiated on the current device.
+/// Records that a graph with this many nodes was instantiated on the current device.
 ///
 /// # Errors
 ///
@@ -190,7 +190,7 @@ extern "C" fn plimsoll_standin_has_streams() -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_outside(device: c_int, text: Out<c_char>, room: usize) -> usize {
     let found = memory().uses.text(number(device));
-    // A caller that only needs the length gives no room.
+    // A caller that only needs the length passes no room.
     let _only_the_length = put_text(text, room, &found);
     found.len()
 }

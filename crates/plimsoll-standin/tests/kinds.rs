@@ -1,4 +1,5 @@
-//! Other kinds of GPU: beside other programs, a MIG slice, one that shares the host's memory, one of the user's own.
+//! Other kinds of GPU: one next to other programs, a MIG slice, one that shares the host's memory, and one that the
+//! user describes.
 
 use std::ffi::c_void;
 
@@ -77,7 +78,7 @@ fn a_gb10_shares_the_hosts_memory_and_nvml_has_none_to_report() {
     }
     let (free, total) = memory();
     assert_eq!((total, total - free), (130_663_006_208, 48 * 1536 * 2048));
-    // Integrated; reaches pageable memory, through the host's page tables.
+    // Integrated; accesses pageable memory, through the host's page tables.
     assert_eq!((attribute(18), attribute(88), attribute(100)), (1, 1, 1));
     assert_eq!((attribute(75), attribute(76)), (12, 1));
     let not_supported = 3;

@@ -1,5 +1,5 @@
-//! Compares, call by call, the memory that a process takes outside its requests with the memory that it took on two H100s
-//! (`plimsoll_gpu::outside`).
+//! Compares, call by call, the memory that a process uses outside its requests with the memory that it used on two
+//! H100s (`plimsoll_gpu::outside`).
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
@@ -30,7 +30,7 @@ fn taken() -> i64 {
     total as i64 - free as i64
 }
 
-/// The bytes that a call takes.
+/// The bytes that a call uses.
 fn grows(call: impl FnOnce()) -> i64 {
     let before = taken();
     call();

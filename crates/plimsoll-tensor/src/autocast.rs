@@ -1,8 +1,8 @@
-//! Mixed precision: operators cast their inputs as PyTorch's autocast does.
+//! Mixed precision: operators cast their inputs like PyTorch's autocast.
 //!
 //! Each operator has an [`Autocast`] policy, from PyTorch's lists for CUDA. Within [`autocast`], dispatch (`dispatch/`) casts
 //! its inputs first. Autograd records a cast, so gradients have the type of the parameter. The cast of a parameter is kept
-//! until the outermost `autocast` ends, so that a weight that is used twice is cast only once.
+//! until the outermost `autocast` ends, so a weight that is used twice is cast only once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ pub fn dtype() -> Option<DType> {
     autocast_mode::lower()
 }
 
-/// Runs `f`. While it runs, matrix products run in a lower precision, and operators that need more range or precision run
+/// Runs `f`. Meanwhile, matrix products run in a lower precision, and operators that need more range or precision run
 /// in 32 bits. Like `torch.autocast(dtype=…)`. `None` disables an enclosing autocast.
 ///
 /// ```
@@ -57,7 +57,7 @@ pub fn dtype() -> Option<DType> {
 /// ```
 ///
 /// # Errors
-/// The errors of `f`; a type other than `float16` and `bfloat16`.
+/// The errors of `f`, or if the type is neither `float16` nor `bfloat16`.
 pub fn autocast<T, E: From<Error>>(
     lower: impl Into<Option<DType>>,
     f: impl FnOnce() -> std::result::Result<T, E>,
@@ -70,8 +70,8 @@ pub fn autocast<T, E: From<Error>>(
     f()
 }
 
-/// Casts a tensor to the type of matrix products, or returns it unchanged if autocast is off. A tensor that several products
-/// read is thus cast once, and saved once for their derivatives.
+/// Casts a tensor to the type of matrix products, or returns it unchanged if autocast is off. So a tensor that several
+/// products read is cast once, and saved once for their derivatives.
 ///
 /// ```
 /// use plimsoll_tensor::{DType, Device, Tensor, autocast};
@@ -82,7 +82,7 @@ pub fn autocast<T, E: From<Error>>(
 /// ```
 ///
 /// # Errors
-/// Out of memory.
+/// If memory runs out.
 pub fn lower(x: &Tensor) -> Result<Tensor> {
     match autocast_mode::lower() {
         Some(to) if x.dtype().is_float() && x.dtype() != DType::F64 => cast(x, to),
@@ -90,7 +90,7 @@ pub fn lower(x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// Restores the previous autocast setting when dropped. The outermost one also forgets the casts of parameters.
+/// Restores the previous autocast setting when dropped. The outermost one also discards the casts of parameters.
 struct Opened {
     _guard: ModeGuard,
 }
@@ -102,8 +102,8 @@ impl Opened {
     }
 }
 
-/// Runs `f` with this setting and casts of its own. Casts that `f` makes would otherwise be read by a later pass, and their
-/// derivatives would run after those of everything that is recorded before.
+/// Runs `f` with this setting and its own casts. Otherwise a later pass would read the casts that `f` makes, and their
+/// derivatives would run after those of everything recorded before.
 pub(crate) fn apart<T>(lower: Option<DType>, f: impl FnOnce() -> T) -> T {
     /// Restores the outer casts, even if `f` panics.
     struct Outer(HashMap<usize, Cast>);

@@ -9,7 +9,7 @@
 //!
 //! 1. A [`Driver`] gives segments of memory to the allocator: `DeviceMemory::new(Config::default(), driver)`. The functions of
 //!    `plimsoll_alloc::driver_suite` check it.
-//! 2. `write`, `read` and `copy` move bytes, and `run` calls [`Launch::run_on_host`] for every operator: all models train, slowly.
+//! 2. `write`, `read`, `copy_in` and `copy_out` move bytes, and `run` calls [`Launch::run_on_host`] for every operator: all models train, slowly.
 //!    [`check_backend`](crate::check_backend) passes.
 //! 3. `run` gets kernels of its own, one operator after another, by [`Kernel::name`].
 //! 4. [`Queues`] make it asynchronous.
@@ -67,8 +67,8 @@ pub trait Backend: Send + Sync {
     /// [`Error::NoKernel`] for an operator that this device does not support; the device's own errors.
     fn run(&self, kernel: &dyn Kernel, launch: Launch<'_>) -> Result<()>;
 
-    /// Copies from host memory into a contiguous tensor; the byte counts are equal. The caller may change the bytes once
-    /// this returns: an asynchronous device keeps a copy of them. Neither this nor another copy is called for zero bytes.
+    /// Copies from host memory into a contiguous tensor; the byte counts are equal. The caller may change the bytes
+    /// once this returns, because an asynchronous device keeps a copy of them. Neither this nor another copy is called for zero bytes.
     ///
     /// # Errors
     /// The device's errors.
@@ -99,8 +99,8 @@ pub trait Backend: Send + Sync {
     /// The device's errors.
     fn copy_out(&self, from: View<'_>, to: Out<'_>, on: StreamId) -> Result<()>;
 
-    /// From now on, while the host waits for the device, it calls `gives_up` with the time that it has waited, and returns its
-    /// error. Collectives need this, because their work never ends if a rank is lost.
+    /// From now on, while the host waits for the device, it calls `gives_up` with the time that it has waited, and
+    /// returns its error, if any. Collectives need this, because their work never ends if a rank is lost.
     fn wait_unless(&self, gives_up: GivesUp) {
         drop(gives_up);
     }
@@ -111,12 +111,12 @@ pub trait Backend: Send + Sync {
         None
     }
 
-    /// A library that was searched for but not found, so that slower kernels replace it.
+    /// A library that was not found, so that slower kernels are used instead.
     fn missing_library(&self) -> Option<String> {
         None
     }
 
-    /// Bytes of device memory that its libraries use as workspace, outside the allocator.
+    /// Bytes of device memory that the device's libraries use as workspace, outside the allocator.
     fn workspace_bytes(&self) -> u64 {
         0
     }
@@ -127,7 +127,7 @@ pub trait Backend: Send + Sync {
     }
 }
 
-/// Why the host should not wait any longer for a device, if it has waited this long.
+/// Why the host should stop waiting for a device, given how long it has waited.
 pub type GivesUp = Box<dyn Fn(Duration) -> Option<Error> + Send + Sync>;
 
 /// The workspace of cuBLASLt and cuDNN on each stream of a GPU: the size that PyTorch uses on Hopper and newer GPUs.
@@ -147,16 +147,17 @@ pub trait Replays: Send + Sync {
     /// [`Error::Captured`] if the new kernel needs different launches: the step must then be captured again.
     fn change(&mut self, at: usize, kernel: Arc<dyn Kernel>) -> Result<()>;
 
-    /// Queues all of the work on the captured stream.
+    /// Queues all the work on the captured stream.
     fn replay(&self) -> Result<()>;
 }
 
-/// The interface of an asynchronous device. Work waits on streams; each stream runs it in the order in which it was queued.
+/// The interface of an asynchronous device. Work is queued on streams; each stream runs its work in the order in which
+/// it was queued.
 ///
-/// Addresses stay valid until the work is done. The allocator reuses a freed block on its own stream at once, which
-/// the order of the stream makes safe. It reuses the block on another stream only after the events of all streams
-/// that use it (`plimsoll_alloc::Driver::record`, which the device's driver implements with the same streams). If
-/// two streams work on one storage, the program orders them with events.
+/// Addresses stay valid until the work is done. The allocator reuses a freed block on its own stream at once, which is
+/// safe because a stream runs its work in order. It reuses the block on another stream only after the events of all
+/// streams that use it (`plimsoll_alloc::Driver::record`, which the device's driver implements with the same streams).
+/// If two streams work on one storage, the program orders them with events.
 pub trait Queues: Send + Sync {
     /// Queues a kernel. `owner` is the layer that calls it; an error that is found later names it.
     fn launch(&self, kernel: Arc<dyn Kernel>, launch: Launch<'_>, on: StreamId, owner: LabelId)
@@ -180,7 +181,7 @@ pub trait Queues: Send + Sync {
     /// Makes later work on a stream wait for an event. Does not wait on the host.
     fn wait_on(&self, stream: StreamId, event: EventId) -> Result<()>;
 
-    /// Waits on the host until all work of all streams is done.
+    /// Waits on the host until all work on all streams is done.
     fn wait_all(&self) -> Result<()>;
 
     /// Releases an event that is no longer needed.

@@ -1,13 +1,14 @@
-//! CUDA graphs: the work that a function queues, captured once and replayed with one call.
+//! CUDA graphs: the work that a function queues is captured once, and then replayed with a single call.
 //!
-//! [`Graph::capture`] runs a function whose operators are recorded instead of run; [`Graph::replay`] queues all of them at once,
-//! at the cost of one call of the driver. Tensors keep their addresses: a replay reads the current contents of the captured
-//! function's tensors, and overwrites the results of the previous replay. Like `torch.cuda.CUDAGraph`.
+//! [`Graph::capture`] runs a function whose operators are recorded instead of run; [`Graph::replay`] queues all of them
+//! at once, at the cost of one driver call. Tensors keep their addresses: a replay reads the current contents of the
+//! captured function's tensors, and overwrites the results of the previous replay. Like `torch.cuda.CUDAGraph`.
 //!
-//! Note [What varies]. Each replay uses new random numbers and new step numbers of optimizers. Before a replay, the operators
-//! that use them describe their launches again, with the next numbers, and kernel arguments that differ are updated in the
-//! graph. So a replay computes what the function itself would have computed. (PyTorch keeps such numbers in device memory, and
-//! its kernels must be written to read them from there.) Every other decision of the host is fixed at capture.
+//! Note [What varies]. Each replay uses new random numbers and new optimizer step numbers. Before a replay, the
+//! operators that use them describe their launches again, with the next numbers, and kernel arguments that differ are
+//! updated in the graph. So a replay computes what the function itself would have computed. (PyTorch keeps such numbers
+//! in device memory, and its kernels must be written to read them from there.) Every other decision of the host is
+//! fixed at capture.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,8 +28,8 @@ use crate::stream::Stream;
 use crate::tensor::Tensor;
 
 /// The memory of captured graphs, separate from the device's other memory. Allocations made during a capture keep their
-/// addresses. The memory returns to the device when the last graph and the last tensor in it are dropped. As the pool of
-/// `torch.cuda.graph_pool_handle`.
+/// addresses. The memory returns to the device when the last graph and the last tensor in it are dropped. Like the pool
+/// of `torch.cuda.graph_pool_handle`.
 ///
 /// Graphs that share a pool use the same memory for their temporaries. Replay them one after the other, and do not use a result
 /// of one in this pool as an input of another.
@@ -56,7 +57,7 @@ impl GraphPool {
     /// captured before: it could overwrite tensors that `f` leaves in the pool.
     ///
     /// # Errors
-    /// The errors of the allocator and of `f`.
+    /// Errors of the allocator or of `f`.
     pub fn serve<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let _served = self.pool.use_here().map_err(|source| refused(&self.device, source))?;
         f()
@@ -72,7 +73,7 @@ fn refused(device: &Device, source: plimsoll_alloc::Error) -> Error {
     Error::Allocator { device: device.name().to_owned(), source }
 }
 
-/// Captured work of a device, which can be replayed. On a simulated device a replay does nothing, like every operator.
+/// Captured work of a device, which can be replayed. On a simulated device, a replay does nothing, like every operator.
 ///
 /// ```
 /// use plimsoll_tensor::testing::LateConfig;
@@ -109,7 +110,7 @@ struct Drawn {
     start: RngState,
     /// The number of random streams that each replay draws.
     count: u64,
-    /// Its state before it drew the numbers that the graph has now.
+    /// Its state before it drew the numbers that are in the graph now.
     base: RngState,
 }
 
@@ -122,11 +123,12 @@ impl fmt::Debug for Graph {
 impl Graph {
     /// Captures the work that `f` queues on the current stream of an asynchronous device, without running it. Memory that `f`
     /// allocates on this thread comes from `pool`, or from a new pool. As in PyTorch, the call first waits for all work of the
-    /// device and empties its cache. It leaves the random state of the device and of generators unchanged.
+    /// device and empties its cache. The random states of the device and of generators do not change.
     ///
     /// # Errors
-    /// The errors of `f`; [`Error::Captured`] for operations that cannot be replayed (reading a value, waiting, copying values
-    /// from the host, using another stream); a synchronous device; a capture within a capture. The device remains usable.
+    /// The errors of `f`; [`Error::Captured`] for operations that cannot be replayed (reading a value, waiting, copying
+    /// values from the host, using another stream). Also if the device is synchronous, or a capture is already under
+    /// way. The device remains usable.
     pub fn capture<T>(
         device: &Device,
         pool: Option<&GraphPool>,
@@ -235,12 +237,12 @@ impl Graph {
         self.steps.len()
     }
 
-    /// The parameters of one of these calls, in its order; for 16-bit parameters, their 32-bit copies.
+    /// The parameters of one of these calls, in the call's order; for 16-bit parameters, their 32-bit copies.
     pub fn step_parameters(&self, step: usize) -> &[Tensor] {
         self.steps.get(step).map_or(&[], CapturedStep::parameters)
     }
 
-    /// The optimizer steps that it contains and that are made of operations on tensors, as
+    /// The optimizer steps in it that consist of tensor operations, as
     /// [`op::capture_update`](crate::op::capture_update) recorded them.
     pub fn updates(&self) -> &[CapturedUpdate] {
         &self.updates
@@ -250,8 +252,8 @@ impl Graph {
     /// replays.
     ///
     /// # Errors
-    /// A different kind of rule; a length of `steps` other than the number of parameters; [`Error::Captured`] if the rule needs
-    /// different launches, so that the step must be captured again.
+    /// If the kind of rule differs, or the length of `steps` is not the number of parameters; [`Error::Captured`] if
+    /// the rule needs different launches, so that the step must be captured again.
     pub fn set_step(&mut self, step: usize, rule: &Rule, steps: &[u64]) -> Result<()> {
         let Some(captured) = self.steps.get(step) else {
             let message = format!("step {step} is out of range: the graph has {} steps", self.steps.len());
@@ -337,7 +339,7 @@ impl<'a> Capture<'a> {
         })
     }
 
-    /// Ends all of this thread's capture state except the device's own capture.
+    /// Clears all of this thread's capture state except the device's own capture.
     fn close(&mut self) -> (Draws, Vec<CapturedStep>, Vec<CapturedUpdate>) {
         self.is_open = false;
         let draws = capturing::end();

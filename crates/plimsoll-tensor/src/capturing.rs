@@ -113,7 +113,7 @@ pub(crate) fn drawn(device: usize, generator: Option<&Generator>, from: RandomSt
     }
 }
 
-/// Refuses an operation that a replay of this device could not repeat.
+/// Rejects an operation that a replay of this device could not repeat.
 ///
 /// # Errors
 /// [`Error::Captured`] if this thread captures the device's work.
@@ -133,10 +133,10 @@ pub(crate) fn allow_branch(device: usize, stream: StreamId) {
     }
 }
 
-/// Refuses work on a stream other than the captured one and its branch.
+/// Rejects work on a stream other than the captured one and its branch.
 ///
 /// # Errors
-/// The errors of [`refuse`].
+/// The same errors as [`refuse`].
 #[inline]
 pub(crate) fn check_stream(device: usize, on: StreamId, op: &'static str) -> Result<()> {
     if !is_open(device) {

@@ -1,9 +1,10 @@
-//! The estimated time of a simulated GPU: each stream is a clock, and each kernel moves one on.
+//! The estimated time of a simulated GPU: each stream has a clock, and each kernel advances its stream's clock.
 //!
-//! A kernel takes the longer of its arithmetic and its memory traffic, at a part of the datasheet's rates that depends on the
-//! operator's family, and a fixed time. A collective takes a fixed time and its bytes at a part of the link's rate; meanwhile, a
-//! kernel on another stream takes longer, because NCCL's kernels occupy multiprocessors. Events make one clock wait for another. The
-//! host is not modelled: the estimate is of a GPU whose host keeps up, as that of a captured step does.
+//! A kernel takes a fixed time plus the longer of its arithmetic and its memory traffic; these run at a fraction of the
+//! datasheet's rates that depends on the operator's family. A collective takes a fixed time plus the time for its bytes
+//! at a fraction of the link's rate. Meanwhile, kernels on other streams take longer, because NCCL's kernels occupy
+//! multiprocessors. Events make one clock wait for another. The host is not modelled: the estimate assumes that the
+//! host keeps up with its GPU, as in a captured step.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,14 +18,15 @@ use crate::dtype::DType;
 use crate::properties::DeviceProperties;
 use crate::tf32;
 
-/// The part of a rate that kernels reach, and what a launch takes. Fitted to the kernels of GPT-2, Llama and ResNet-50 on an H200.
+/// The fraction of a rate that kernels reach, and the time that a launch takes. Fitted to the kernels of GPT-2, Llama
+/// and ResNet-50 on an H200.
 struct Reached {
     flops: f64,
     bytes: f64,
     fixed_s: f64,
 }
 
-/// What the operators of a family reach.
+/// What the operators of one family reach.
 fn reached(op: &str) -> Reached {
     let row = |flops, bytes, fixed_us: f64| Reached { flops, bytes, fixed_s: fixed_us * 1e-6 };
     let is_backward = op.contains("backward");
@@ -44,15 +46,15 @@ fn reached(op: &str) -> Reached {
 
 /// The fixed time of a collective: NCCL's kernels on NVLink.
 const COLLECTIVE_S: f64 = 12e-6;
-/// The part of a link's rate that a collective reaches: 240 GB/s of an H100's 450.
+/// The fraction of a link's rate that a collective reaches: 240 of the 450 GB/s of an H100.
 const LINK: f64 = 0.54;
 /// The rate of a GPU's network card, for ranks on several hosts: 400 Gbit/s. Nothing was measured across hosts.
 const NETWORK_BYTES_PER_S: f64 = 50e9;
-/// How much longer a kernel takes that begins beside a collective.
+/// How much longer a kernel takes if it begins during a collective.
 const BESIDE_A_COLLECTIVE: f64 = 1.6;
 
-/// The estimated seconds of a run of an operator on a device; `None` if the device's rates are unknown. `dtype` is the type of
-/// its first input.
+/// The estimated seconds that an operator takes on a device; `None` if the device's rates are unknown. `dtype` is the
+/// type of its first input.
 fn seconds(of: &DeviceProperties, op: &str, cost: &Cost, dtype: Option<DType>) -> Option<f64> {
     let (bandwidth, flops) = (of.bandwidth?, of.flops?);
     if cost.ranks > 1 {
@@ -82,14 +84,14 @@ thread_local! {
     static METER: Cell<Option<Meter>> = const { Cell::new(None) };
 }
 
-/// Seconds that the operators of this thread take, while [`metered`] runs.
+/// Seconds that this thread's operators take while [`metered`] runs.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Meter {
     pub(crate) seconds: f64,
     pub(crate) without_last_operator: f64,
 }
 
-/// A device of unknown rates: 2 TFLOP/s and 100 GB/s.
+/// For a device with unknown rates: 2 TFLOP/s and 100 GB/s.
 const NOMINAL_FLOPS_PER_S: f64 = 2e12;
 const NOMINAL_BYTES_PER_S: f64 = 1e11;
 
@@ -115,7 +117,7 @@ pub(crate) fn metered_until_now() -> Option<Meter> {
     METER.get()
 }
 
-/// Whether this thread runs in [`metered`].
+/// Whether this thread is inside [`metered`].
 pub(crate) fn is_metered() -> bool {
     METER.get().is_some()
 }
@@ -128,7 +130,7 @@ pub(crate) fn meter(on: &DeviceProperties, op: &str, cost: &Cost, dtype: Option<
     }
 }
 
-/// The estimated seconds of a run of an operator. On a device of unknown rates, those of a nominal one.
+/// The estimated seconds that an operator takes. On a device with unknown rates, uses those of a nominal device.
 pub(crate) fn estimated(on: &DeviceProperties, op: &str, cost: &Cost, dtype: Option<DType>) -> f64 {
     seconds(on, op, cost, dtype).unwrap_or_else(|| {
         let bytes = (cost.bytes_read + cost.bytes_written) as f64;
@@ -168,7 +170,7 @@ pub(crate) struct Clocks {
 
 #[derive(Default)]
 struct State {
-    /// When each stream is done, in seconds.
+    /// When each stream finishes, in seconds.
     streams: BTreeMap<StreamId, f64>,
     /// The latest collective: its stream, and when it ends.
     collective: Option<(StreamId, f64)>,
@@ -200,7 +202,7 @@ impl Clocks {
         }
     }
 
-    /// When a stream is done, in seconds.
+    /// When a stream finishes, in seconds.
     pub(crate) fn done(&self, stream: StreamId) -> f64 {
         self.state().streams.get(&stream).copied().unwrap_or(0.0)
     }
@@ -212,12 +214,12 @@ impl Clocks {
         *clock = clock.max(at);
     }
 
-    /// When the last stream is done.
+    /// When the last stream finishes.
     pub(crate) fn all_done(&self) -> Duration {
         Duration::from_secs_f64(self.state().streams.values().copied().fold(0.0, f64::max))
     }
 
-    /// Begins to record spans, or ends it and returns them.
+    /// Starts recording spans, or stops and returns them.
     pub(crate) fn record(&self, begins: bool) -> Vec<TimelineSpan> {
         std::mem::replace(&mut self.state().spans, begins.then(Vec::new)).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What an operator computes and moves: [`Cost`].
+//! How much an operator computes and moves: [`Cost`].
 
 /// The cost of one run of an operator. It depends only on sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

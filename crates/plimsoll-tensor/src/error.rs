@@ -28,7 +28,7 @@ pub enum Error {
         /// The allocator's error.
         source: alloc::Error,
     },
-    /// Shapes that do not fit together.
+    /// The shapes do not match.
     #[error("{op}: {message}")]
     Shape {
         /// The operation that was called.
@@ -36,24 +36,24 @@ pub enum Error {
         /// The mismatch, with the shapes.
         message: String,
     },
-    /// An element type that the operation does not support.
+    /// The operation does not support this element type.
     #[error("{op}: expected {expected}, got {got}; convert with `to_dtype`")]
     DType {
         /// The operation that was called.
         op: &'static str,
-        /// The type, or types, it takes.
+        /// The type or types that it supports.
         expected: &'static str,
         /// The type it was given.
         got: DType,
     },
-    /// Tensors on different devices in one operation.
+    /// The tensors of one operation are on different devices.
     #[error("{op}: tensors on {first} and on {second}; move one with `to_device`")]
     Device {
         /// The operation that was called.
         op: &'static str,
-        /// Device of the first tensor.
+        /// The device of the first tensor.
         first: String,
-        /// Device of the tensor that differs.
+        /// The device that differs.
         second: String,
     },
     /// A value was read on a simulated device, which computes nothing.
@@ -64,12 +64,12 @@ pub enum Error {
         /// The device's name.
         device: String,
     },
-    /// A class index outside the range of classes.
+    /// A class index is out of range.
     #[error("{op}: target {value} in row {row} is not a class: classes are 0 to {last}", last = .classes.saturating_sub(1))]
     Target {
         /// The operation that was called.
         op: &'static str,
-        /// Index of the row.
+        /// The index of the row.
         row: usize,
         /// The value found there.
         value: i64,
@@ -86,12 +86,12 @@ pub enum Error {
         node: &'static str,
         /// The operation that changed it last.
         changed_by: &'static str,
-        /// Version when it was saved.
+        /// The version when it was saved.
         saved: u32,
         /// Version found now.
         found: u32,
     },
-    /// A backward pass through a graph that an earlier one freed.
+    /// A backward pass ran through a graph that an earlier pass had freed.
     #[error(
         "backward of {node}: its saved tensors were freed by an earlier backward pass, finished or failed; \
          retain the graph in that pass to allow a second one, or run the forward pass again"
@@ -100,7 +100,7 @@ pub enum Error {
         /// The operation that was reached.
         node: &'static str,
     },
-    /// A request that autograd does not support.
+    /// Autograd does not support the request.
     #[error("{op}: {message}")]
     Autograd {
         /// The operation that was requested.
@@ -111,7 +111,7 @@ pub enum Error {
     /// A derivative produced NaN, in anomaly mode.
     #[error("backward of {op}{}: the gradient of input {input} contains NaN; the operation was called here:\n{place}", owned(.owner))]
     Anomaly {
-        /// The operation whose derivative it is.
+        /// The operation that was differentiated.
         op: &'static str,
         /// The layer that called it; empty outside a layer.
         owner: String,
@@ -130,7 +130,7 @@ pub enum Error {
         /// The kind of device.
         device: &'static str,
     },
-    /// Bytes that were offloaded or evicted could not be brought back to their device. They stay where they are, and the next
+    /// Offloaded or evicted bytes could not be brought back to their device. They stay where they are, and the next
     /// operation on them tries again.
     #[error("{op}: the bytes of {owner} cannot be moved back to {device}: {cause}")]
     NotResident {
@@ -166,8 +166,8 @@ pub enum Error {
         /// Why it failed.
         cause: Box<Error>,
     },
-    /// An operation that a captured step cannot contain, because a replay would not repeat it, or would repeat it with the same
-    /// values.
+    /// A captured step cannot contain this operation, because a replay would not repeat it, or would repeat it with the
+    /// same values.
     #[error("{op}: cannot be captured: {why}")]
     Captured {
         /// The operation that was called.
@@ -182,7 +182,7 @@ pub enum Error {
         device: String,
         /// The operation that was called.
         op: &'static str,
-        /// The missing library or the failed call, and what to do.
+        /// The missing library or the failed call, and what to do about it.
         source: plimsoll_cuda::CudaError,
     },
     /// The ranks of a group cannot continue together: one is lost, late, or in a different collective.
@@ -193,12 +193,12 @@ pub enum Error {
         /// Which rank, and why.
         source: Box<plimsoll_dist::Error>,
     },
-    /// An argument outside its range.
+    /// An argument is out of range.
     #[error("{op}: {message}")]
     Argument {
         /// The operation that was called.
         op: &'static str,
-        /// The problem with it.
+        /// What is wrong with it.
         message: String,
     },
     /// A hook on the gradient of an operation's output, or of a leaf, failed or panicked.
@@ -211,7 +211,7 @@ pub enum Error {
         /// Why it failed.
         cause: Box<Error>,
     },
-    /// An operation that a layer called failed. Errors that name an owner themselves are not wrapped in this variant.
+    /// An operation that a layer called has failed. Errors that already name an owner are not wrapped in this variant.
     #[error("{owner}: {error}")]
     InLayer {
         /// The layer.
@@ -226,7 +226,7 @@ fn owned(owner: &str) -> String {
 }
 
 impl Error {
-    /// The error for shapes that do not fit together in `op`.
+    /// The error for shapes that do not match in `op`.
     pub fn shape(op: &'static str, message: impl Into<String>) -> Error {
         Error::Shape { op, message: message.into() }
     }
@@ -306,7 +306,7 @@ impl Error {
     }
 }
 
-/// A memory request that failed: the owner, the operation, and the owners of the memory that is in use.
+/// A failed memory request: the owner, the operation, and the owners of the memory in use.
 #[derive(Clone, Debug, thiserror::Error)]
 pub struct OutOfMemory {
     /// The device's name.
@@ -320,7 +320,7 @@ pub struct OutOfMemory {
 }
 
 impl OutOfMemory {
-    /// The smaller of the memory limit and the device's memory.
+    /// The memory limit or the device's memory, whichever is smaller.
     pub fn bound_bytes(&self) -> u64 {
         self.numbers.limit_bytes.unwrap_or(u64::MAX).min(self.numbers.device_total_bytes)
     }
@@ -331,8 +331,7 @@ impl OutOfMemory {
         self.bound_bytes().saturating_sub(self.numbers.reserved_bytes) >= self.numbers.segment_bytes
     }
 
-    /// Bytes of the device that are used by others, such as other processes. `None` if they leave enough for the
-    /// request.
+    /// Bytes of the device used by others, such as other processes. `None` if they leave enough for the request.
     pub fn held_by_others_bytes(&self) -> Option<u64> {
         let n = &self.numbers;
         let others =
@@ -341,7 +340,7 @@ impl OutOfMemory {
     }
 }
 
-/// A size that is also shown in bytes if two decimals would round it.
+/// A size. It is also shown in bytes if two decimals would round it.
 struct Exactly(u64);
 
 impl std::fmt::Display for Exactly {

@@ -1,4 +1,4 @@
-//! User-defined functions: a forward pass made of tensor operations, with a custom derivative.
+//! User-defined functions: a forward pass that consists of tensor operations, with a custom derivative.
 //!
 //! An [`Operator`](crate::Operator) has kernels; a [`Function`] consists of tensor operations. The operations in its forward
 //! pass are not recorded; its custom derivative replaces theirs. Like `torch.autograd.Function`.
@@ -42,11 +42,11 @@ use crate::unwind::caught;
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
 pub trait Function: Send + Sync + 'static {
-    /// Its name, for errors.
+    /// The name to use in errors.
     fn name(&self) -> &'static str;
 
-    /// The cast that autocast applies to the inputs. If it casts them, autocast is off in `forward`. As the `cast_inputs` of
-    /// `torch.amp.custom_fwd`.
+    /// The cast that autocast applies to the inputs. If it casts them, autocast is off in `forward`. Like `cast_inputs`
+    /// of `torch.amp.custom_fwd`.
     fn autocast(&self) -> Autocast {
         Autocast::AsGiven
     }
@@ -63,7 +63,7 @@ pub trait Function: Send + Sync + 'static {
         false
     }
 
-    /// Computes the outputs. Nothing is recorded inside; put the tensors that the derivative needs into `save`.
+    /// Computes the outputs. Nothing inside is recorded; put the tensors that the derivative needs into `save`.
     ///
     /// # Errors
     /// The errors of its operations.
@@ -79,22 +79,22 @@ pub trait Function: Send + Sync + 'static {
 /// The tensors that a forward pass saves for the derivative.
 #[derive(Debug, Default)]
 pub struct Save {
-    /// Each with its version when it was saved.
+    /// Each tensor with its version at the time it was saved.
     tensors: Vec<(Tensor, u32)>,
     name: &'static str,
-    /// With this many tensors, a checkpointed piece that is computed again is complete.
+    /// Once this many tensors are saved, a recomputed checkpointed piece is complete.
     end: Option<usize>,
-    /// [`clock::metered`] seconds of this thread until the last tensor was saved.
+    /// [`clock::metered`] seconds on this thread until the last tensor was saved.
     seconds: f64,
 }
 
 impl Save {
-    /// Saves a tensor: an input, an output or any other. Like `ctx.save_for_backward`. Save inputs before the outputs are
-    /// computed, and do not change a saved tensor in place.
+    /// Saves a tensor: an input, an output, or any other tensor. Like `ctx.save_for_backward`. Save inputs before the
+    /// outputs are computed, and do not change a saved tensor in place.
     ///
     /// # Errors
-    /// [`checkpoint`](crate::checkpoint::checkpoint) computes the function again and needs nothing of it after this tensor.
-    /// Return the error: this saves the rest of the work.
+    /// [`checkpoint`](crate::checkpoint::checkpoint) is recomputing the function and needs nothing after this tensor.
+    /// Return this error to skip the rest of the work.
     pub fn tensor(&mut self, tensor: &Tensor) -> Result<()> {
         self.tensors.push((tensor.clone(), tensor.data().storage.version()));
         self.seconds = clock::metered_until_now().map_or(0.0, |meter| meter.seconds);
@@ -141,10 +141,10 @@ impl FunctionBackward<'_> {
     }
 
     /// The saved tensor at index `i`. If the derivative is itself recorded and the tensor was an input or an output, it is part
-    /// of the graph. A nested backward pass inside the derivative that asks for its gradient ends at it.
+    /// of the graph. A nested backward pass inside the derivative that asks for its gradient ends at this tensor.
     ///
     /// # Errors
-    /// Fewer tensors were saved; the tensor was changed in place after it was saved.
+    /// If fewer tensors were saved, or the tensor was changed in place after it was saved.
     pub fn saved(&self, i: usize) -> Result<Tensor> {
         Ok(if is_grad_enabled() && self.given.is_none() { own(&self.linked(i)?) } else { self.linked(i)? })
     }
@@ -162,7 +162,7 @@ impl FunctionBackward<'_> {
     }
 }
 
-/// A function that was run and recorded.
+/// A function that has run and was recorded.
 struct Applied<F> {
     function: F,
     saved: Vec<(Option<Slot>, Saved)>,

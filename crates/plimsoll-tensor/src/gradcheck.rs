@@ -72,9 +72,9 @@ impl CheckedOutputs for (Tensor, Tensor) {
 /// ```
 ///
 /// # Errors
-/// A derivative that differs (the error gives the place and both Jacobians); backward passes that differ from each other;
-/// no input that requires a gradient; an input whose elements share memory; a device that computes no values; the errors of
-/// `f`.
+/// If a derivative differs (the error gives the place and both Jacobians), or backward passes differ from each other;
+/// if no input requires a gradient, or an input's elements share memory; or if the device computes no values. Also the
+/// errors of `f`.
 pub fn gradcheck<O: CheckedOutputs>(
     f: impl Fn(&[Tensor]) -> Result<O>,
     inputs: &[&Tensor],
@@ -97,7 +97,8 @@ pub fn gradcheck<O: CheckedOutputs>(
 /// ```
 ///
 /// # Errors
-/// The errors of [`gradcheck`]; also if `grad_outputs` does not have one gradient for each output that requires one.
+/// The same errors as [`gradcheck`]; also if `grad_outputs` does not have one gradient for each output that requires
+/// one.
 pub fn gradgradcheck<O: CheckedOutputs>(
     f: impl Fn(&[Tensor]) -> Result<O>,
     inputs: &[&Tensor],

@@ -59,7 +59,7 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// The same operator with other random numbers, if [`Kernel::varies`] says that it draws some.
+    /// The same operator with different random numbers, if [`Kernel::varies`] says that it draws some.
     fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
         let _ = from;
         None
@@ -68,7 +68,7 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// Computes on host memory.
     ///
     /// # Errors
-    /// Errors that depend on values, such as an index out of range; an operator without a CPU kernel.
+    /// Errors that depend on values, such as an index out of range; also if an operator has no CPU kernel.
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         drop(call);
         Err(Error::NoKernel { op: self.name(), device: "cpu" })

@@ -194,7 +194,7 @@ impl Layout {
         Some(Parts { offset: self.offset() + view.offset() - base.offset(), ..view.parts() }.layout())
     }
 
-    /// The same elements with another shape, if that needs no copy.
+    /// The same elements with a different shape, if that needs no copy.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Option<Layout> {
         if self.is_empty() || self.is_contiguous() {
             return Some(Parts { offset: self.offset(), ..Layout::contiguous(shape).parts() }.layout());
@@ -305,7 +305,7 @@ impl Layout {
         out.layout()
     }
 
-    /// A layout without gaps for another shape of the same rank, with this layout's order of dimensions.
+    /// A layout without gaps for a different shape of the same rank, with this layout's order of dimensions.
     pub(crate) fn dense_as(&self, shape: &[usize]) -> Layout {
         let order = self.order();
         let inner: Dims = order.iter().map(|&dim| shape[dim]).collect();

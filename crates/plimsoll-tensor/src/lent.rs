@@ -16,11 +16,11 @@ use crate::tensor::Tensor;
 use crate::unwind::caught;
 
 impl Tensor {
-    /// A flat tensor of `len` elements that is gathered from the rows of several ranks, of which `rows` are this rank's. It
-    /// owns no memory. The first operation that reads it calls `source` on its thread, with recording off, and uses the memory
-    /// of the tensor that `source` returns. It does so until [`Tensor::take_back`] is called or `rows` change in place; the
-    /// next reader then calls `source` again. Operations may not change a lent tensor. A change of the rows counts as a change
-    /// of this tensor, so a backward pass notices that a saved parameter is out of date.
+    /// A flat tensor of `len` elements that is gathered from the rows of several ranks; `rows` are this rank's. It owns
+    /// no memory. The first operation that reads it calls `source` on its thread, with recording off, and uses the
+    /// memory of the tensor that `source` returns. It does so until [`Tensor::take_back`] is called or `rows` change in
+    /// place; the next reader then calls `source` again. Operations may not change a lent tensor. A change of the rows
+    /// counts as a change of this tensor, so a backward pass notices that a saved parameter is out of date.
     ///
     /// If one operation reads several lent tensors, their sources are called in the order of its operands.
     ///
@@ -42,7 +42,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Another tensor is already gathered from these rows.
+    /// If another tensor is already gathered from these rows.
     pub fn lent(
         rows: &Tensor,
         len: usize,
@@ -65,8 +65,8 @@ impl Tensor {
         Ok(Tensor::from_data(Data { storage, layout: Layout::contiguous(&[len]), dtype }))
     }
 
-    /// Takes back the memory of a lent tensor, so that another tensor can use it. Returns false, and does nothing, if an
-    /// operation is about to read the tensor, or if it is not lent.
+    /// Takes back the memory of a lent tensor, so that another tensor can use it. Returns false and does nothing if an
+    /// operation is about to read the tensor, or if the tensor is not lent.
     pub fn take_back(&self) -> bool {
         self.is_lent() && self.data().storage.take_back()
     }
@@ -76,14 +76,15 @@ impl Tensor {
         self.data().storage.is_lent()
     }
 
-    /// Whether a lent tensor is gathered from its memory: such a tensor has a rank's rows of a sharded parameter.
+    /// Whether a lent tensor is gathered from this tensor's memory, that is, whether this tensor has a rank's rows of a
+    /// sharded parameter.
     pub fn is_shard(&self) -> bool {
         self.data().storage.is_gathered()
     }
 
-    /// A flat tensor on the elements from `start` to `start + len` of this one's memory. Unlike a view, it counts its changes
-    /// separately and is not part of this tensor's storage, which stays on its device as long as the window exists. Two threads
-    /// must not use both at the same time.
+    /// A flat tensor over the elements `start` to `start + len` of this one's memory. Unlike a view, it counts its
+    /// changes separately and is not part of this tensor's storage, which stays on its device as long as the window
+    /// exists. Two threads must not use both at the same time.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -96,7 +97,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The tensor is not contiguous, or has fewer elements.
+    /// If the tensor is not contiguous, or has fewer elements.
     pub fn window(&self, start: usize, len: usize) -> Result<Tensor> {
         if !self.is_contiguous() || start.checked_add(len).is_none_or(|end| end > self.numel()) {
             let message = format!(

@@ -52,7 +52,7 @@ impl<'a> Meta<'a> {
 pub enum Place {
     /// Newly allocated memory.
     New,
-    /// The memory of this input, of which the output is a view. No kernel runs; gradients flow.
+    /// The memory of this input: the output is a view of it. No kernel runs, but gradients flow through it.
     View(usize),
     /// The memory of this input, which is changed in place.
     InPlace(usize),
@@ -95,7 +95,7 @@ impl Output {
 }
 
 impl Cost {
-    /// The cost of an operator that passes once over its inputs and outputs.
+    /// The cost of an operator that makes one pass over its inputs and outputs.
     pub fn streaming(flops: u64, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
         let bytes = |metas: &[Meta<'_>]| metas.iter().map(Meta::bytes).sum();
         Cost { flops, bytes_read: bytes(ins), bytes_written: bytes(outs), ..Cost::default() }
@@ -137,7 +137,7 @@ impl Saves {
         Saves { inputs: 0, outputs: 1 << i }
     }
 
-    /// These if `condition` holds, otherwise none.
+    /// These tensors if `condition` holds, otherwise none.
     #[must_use]
     pub const fn only_if(self, condition: bool) -> Saves {
         if condition { self } else { Saves::NOTHING }
@@ -167,10 +167,10 @@ impl Saves {
 /// All methods are pure: they depend on the operator's parameters and on sizes, types and layouts. So a simulation can use
 /// them to predict the behaviour of a device.
 pub trait Operator: Kernel {
-    /// Returns the shape, type and layout of each output. Checks that the inputs fit together.
+    /// Returns the shape, type and layout of each output. Checks that the inputs match.
     ///
     /// # Errors
-    /// Inputs that do not fit: [`Error::shape`], [`Error::DType`], [`Error::argument`].
+    /// If the inputs do not fit: [`Error::shape`], [`Error::DType`], [`Error::argument`].
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs>;
 
     /// Whether the kernels can work on an input with this layout. Otherwise the input is first copied into row-major order;
@@ -209,7 +209,7 @@ pub trait Operator: Kernel {
     }
 
     /// Whether [`Operator::backward`] has both a kernel, used if nothing is recorded, and differentiable tensor operations. A
-    /// recorded backward pass also runs the kernel, so its gradients are identical to the bit and no intermediates are saved.
+    /// recorded backward pass also runs the kernel, so its gradients are bit-identical and no intermediates are saved.
     /// The tensor operations run only if a derivative of those gradients is needed.
     fn has_gradient_kernel(&self) -> bool {
         false
@@ -219,7 +219,7 @@ pub trait Operator: Kernel {
     /// operations, so that it can itself be differentiated. It is called only for floating-point outputs.
     ///
     /// # Errors
-    /// The errors of its operations; an operator without a derivative.
+    /// The errors of its operations, or if an operator has no derivative.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let _ = at;
         Err(Error::autograd(
@@ -271,7 +271,7 @@ impl Backward<'_> {
     /// A saved input. It is part of the graph if the derivative is itself recorded.
     ///
     /// # Errors
-    /// It was changed in place after it was saved.
+    /// If it was changed in place after it was saved.
     ///
     /// # Panics
     /// If [`Operator::saves`] did not name it.
@@ -282,7 +282,7 @@ impl Backward<'_> {
     /// A saved output, like [`Backward::input`].
     ///
     /// # Errors
-    /// It was changed in place after it was saved.
+    /// If it was changed in place after it was saved.
     ///
     /// # Panics
     /// If [`Operator::saves`] did not name it.
@@ -313,7 +313,7 @@ impl Backward<'_> {
     }
 }
 
-/// An operator that was run and recorded (in the form in which dispatch held it), with its saved tensors.
+/// An operator that was run and recorded (in the form that dispatch had it in), with its saved tensors.
 pub(crate) struct Recorded<H> {
     pub(crate) op: H,
     pub(crate) saved: SavedTensors,

@@ -1,8 +1,10 @@
-//! Requests for memory that are recorded while a function runs, and later served from one arena: the part below storages.
+//! Memory requests that are recorded while a function runs, and later served from one arena: the part of the mechanism
+//! below storages.
 //!
 //! A [`Lease`] belongs to the memory of one request and notes when it is freed. The addresses of a [`Plan`] are only valid if
-//! requests come in the recorded order, with the recorded sizes, on the recorded stream. A request that differs ends the use of the
-//! plan for that run, and an address whose bytes are still in use is not given out: both requests go to the allocator.
+//! requests come in the recorded order, with the recorded sizes, on the recorded stream. If a request differs, the plan
+//! is not used for the rest of that run; if the bytes at an address are still in use, the address is not given out. In
+//! both cases the allocator serves the request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,7 +24,7 @@ pub(crate) struct Asked {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorded {
     pub(crate) asked: Asked,
-    /// Its place in the order of all requests and frees.
+    /// Its position in the order of all requests and frees.
     pub(crate) begin: u64,
     /// When it was freed; `None` if it was not, or if another stream used it.
     pub(crate) end: Option<u64>,
@@ -68,7 +70,7 @@ impl Recording {
 
 /// The memory of a plan.
 pub(crate) trait Arena: Send + Sync {
-    /// Work on this stream uses a part of it.
+    /// Work on this stream uses part of it.
     fn record_stream(&self, on: StreamId);
 }
 
@@ -76,7 +78,7 @@ pub(crate) trait Arena: Send + Sync {
 pub(crate) struct Plan {
     /// Each request, and its address if it is planned.
     requests: Vec<(Asked, Option<u64>)>,
-    /// Addresses in use, and where they end.
+    /// Addresses in use, each with its end.
     live: Mutex<BTreeMap<u64, u64>>,
     arena: Box<dyn Arena>,
 }
@@ -116,7 +118,7 @@ enum Holder {
 }
 
 impl Lease {
-    /// Another stream uses the memory, so that it must not be given out when it is freed.
+    /// Records that another stream uses the memory, so it must not be given out again when it is freed.
     pub(crate) fn share(&self, on: StreamId) {
         match &self.0 {
             Holder::Recorded { of, index } => of.requests().all[*index].is_shared = true,
@@ -151,7 +153,7 @@ pub(crate) enum Source {
     Planned(Lease, u64),
 }
 
-/// What a run of a function does with this thread's requests on a device.
+/// What happens to this thread's requests on a device during a run of a function.
 pub(crate) struct Run {
     device: usize,
     kind: Kind,
@@ -165,7 +167,7 @@ enum Kind {
 /// The result of a run that was served by a plan.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Served {
-    /// The number of requests that kept to the plan.
+    /// The number of requests that followed the plan.
     pub(crate) requests: usize,
     /// The requests that the allocator served because their bytes were still in use.
     pub(crate) in_use: usize,
@@ -212,8 +214,8 @@ thread_local! {
     static ACTIVE: RefCell<Option<Run>> = const { RefCell::new(None) };
 }
 
-/// Runs `f` with this thread's requests on a device recorded, or served by a plan. Returns its result and, for a plan, what was
-/// served. Not for a thread that is already in such a run.
+/// Runs `f` with this thread's requests on a device recorded, or served by a plan. Returns its result and, with a plan,
+/// what was served. Must not be called by a thread that is already in such a run.
 pub(crate) fn during<T>(run: Run, f: impl FnOnce() -> T) -> (T, Served) {
     /// Ends the run, even if `f` panics.
     struct End;
@@ -241,7 +243,7 @@ pub(crate) fn is_active() -> bool {
     IS_ACTIVE.get()
 }
 
-/// The source of memory for a request of this thread.
+/// The source of memory for a request from this thread.
 pub(crate) fn source(device: usize, asked: Asked) -> Source {
     if asked.bytes == 0 {
         return Source::Allocator;

@@ -1,8 +1,8 @@
 //! Offloading and eviction: the bytes of a tensor leave its device, and are brought back when an operation needs
 //! them.
 //!
-//! The bytes wait in pinned host memory, or a recipe computes them again. Operators and kernels need not know about this.
-//! All tensors that share a storage are moved together.
+//! The bytes wait in pinned host memory, or a recipe computes them again. Operators and kernels do not need to know
+//! about this. All tensors that share a storage are moved together.
 
 use crate::autograd::no_grad;
 use crate::error::{Error, Result};
@@ -54,7 +54,7 @@ impl Tensor {
     /// back. Does nothing if they are not on the device.
     ///
     /// # Errors
-    /// A guard keeps the bytes on the device; the tensor is in pinned memory; pinned memory cannot be allocated.
+    /// If a guard keeps the bytes on the device, the tensor is in pinned memory, or pinned memory cannot be allocated.
     pub fn offload(&self) -> Result<()> {
         self.device().late_error()?;
         self.data().storage.offload()
@@ -75,8 +75,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The tensor is a view of part of its storage; a guard keeps the bytes on the device; the tensor is in pinned
-    /// memory.
+    /// If the tensor is a view of part of its storage, a guard keeps the bytes on the device, or the tensor is in
+    /// pinned memory.
     pub fn evict_with(&self, recipe: impl Fn() -> Result<Tensor> + Send + Sync + 'static) -> Result<()> {
         const NAME: &str = "evict_with";
         if !self.is_whole() {

@@ -1,8 +1,8 @@
 //! Second derivatives.
 //!
 //! Gradients that a kernel computes cannot be differentiated directly. In a recorded backward pass ([`record`]), the kernel
-//! still computes the gradients, so they are identical to those of a plain pass to the bit. Only its inputs are saved, no
-//! intermediates. A second derivative then runs the equivalent tensor operations and differentiates those.
+//! still computes the gradients, so they are bit-identical to those of a plain pass. Only the kernel's inputs are
+//! saved, no intermediates. A second derivative then runs the equivalent tensor operations and differentiates those.
 //!
 //! Within a derivative, a saved tensor must not lead to the tensors that it was computed from: if one of two saved tensors
 //! depends on the other, its contribution would be counted twice. [`own`] makes a saved tensor the start of a separate graph.
@@ -32,8 +32,8 @@ impl Derivative for Alias {
     }
 }
 
-/// The same values as the start of a graph: a backward pass that asks for its gradient ends here. If passes are recorded, the
-/// graph still leads on to `x`.
+/// The same values, as the start of a graph: a backward pass that asks for their gradient ends here. If passes are
+/// recorded, the graph still continues to `x`.
 pub(crate) fn own(x: &Tensor) -> Tensor {
     if !x.dtype().is_float() || !x.requires_grad() {
         return x.clone();
@@ -42,7 +42,7 @@ pub(crate) fn own(x: &Tensor) -> Tensor {
     Tensor::linked(x.data().clone(), Some((node, 0)))
 }
 
-/// Starts of a graph with the values of `ins`, for a nested derivative: leaves or, if this pass is recorded, their [`own`].
+/// Graph starts with the values of `ins`, for a nested derivative: leaves or, if this pass is recorded, their [`own`].
 fn starts(ins: &[Tensor], wanted: impl Fn(usize) -> bool) -> Result<Vec<Tensor>> {
     let start = |(i, x): (usize, &Tensor)| match is_grad_enabled() {
         true => Ok(own(x)),
@@ -57,8 +57,8 @@ fn wide(x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_float() { x.to_dtype(x.dtype().accumulator()) } else { Ok(x.clone()) }
 }
 
-/// The wanted gradients of `ins`, computed from the gradients of the outputs of `f` by differentiating the operations that `f`
-/// records.
+/// The requested gradients of `ins`, computed from the gradients of `f`'s outputs by differentiating the operations
+/// that `f` records.
 pub(crate) fn through(
     ins: &[Tensor],
     wanted: impl Fn(usize) -> bool,
@@ -93,7 +93,7 @@ pub(crate) fn through(
 /// tensors, as linked in the graph, and the incoming gradients.
 ///
 /// # Errors
-/// A tensor that cannot be saved.
+/// If the tensor cannot be saved.
 pub(crate) fn record(
     node: &Arc<Node>,
     saved: &[Tensor],

@@ -52,8 +52,8 @@ impl SimConfig {
     /// read from `PYTORCH_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF`.
     ///
     /// # Errors
-    /// A name that matches no GPU in the table of `plimsoll-gpu`, or several: the message lists the names. Settings that
-    /// PyTorch rejects.
+    /// If the name matches no GPU in the table of `plimsoll-gpu`, or several (the message lists the names); or if
+    /// PyTorch would reject the settings.
     pub fn like(gpu: &str) -> Result<SimConfig> {
         let gpu = plimsoll_gpu::named(gpu).map_err(|why| {
             let is = if matches!(why, UnknownGpu::Ambiguous { .. }) { "ambiguous: it " } else { "" };
@@ -67,7 +67,7 @@ impl SimConfig {
     /// The same device with these allocator settings, in the format of PyTorch's variable: `expandable_segments:True`.
     ///
     /// # Errors
-    /// Settings that PyTorch rejects.
+    /// If PyTorch would reject the settings.
     pub fn alloc_conf(mut self, settings: &str) -> Result<SimConfig> {
         self.allocator = alloc_conf::parse(settings)
             .map_err(|why| Error::argument("sim", format!("allocator settings `{settings}`: {why}")))?;

@@ -5,7 +5,7 @@
 //! [`with_stream`] is open. If two streams use one tensor, the program must order them with [`Stream::wait_stream`]
 //! or an [`Event`].
 //!
-//! Synchronous devices (`cpu`, `sim`) have streams too; all work on them is done when the call returns. Their
+//! Synchronous devices (`cpu`, `sim`) have streams too; all work on them is complete when the call returns. Their
 //! allocators keep separate blocks for each stream, so that `sim` requests the memory that a GPU would.
 
 use std::cell::{Cell, RefCell};
@@ -20,7 +20,7 @@ use crate::clock::{Clocks, TimelineSpan};
 use crate::device::Device;
 use crate::error::Result;
 
-/// The number of streams of a device in addition to the default one, as in PyTorch's stream pool.
+/// The number of streams that a device has besides the default one, as in PyTorch's stream pool.
 const STREAMS: u64 = 32;
 
 /// A queue of a device's work. Clones are the same stream. Like `torch.cuda.Stream`.
@@ -44,7 +44,7 @@ pub struct Stream {
 }
 
 thread_local! {
-    /// The streams of the calls of [`with_stream`] that are open on this thread.
+    /// The streams of this thread's nested calls of [`with_stream`].
     static OPEN: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
     /// The number of streams in `OPEN`, which every operation reads.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
@@ -83,7 +83,7 @@ impl Stream {
     /// Whether all work on this stream is done. Like `torch.cuda.Stream.query`.
     ///
     /// # Errors
-    /// The errors of [`Stream::synchronize`].
+    /// The same errors as [`Stream::synchronize`].
     pub fn query(&self) -> Result<bool> {
         self.record_event()?.query()
     }
@@ -92,7 +92,7 @@ impl Stream {
     /// `torch.cuda.Stream.wait_stream`.
     ///
     /// # Errors
-    /// The errors of [`Stream::synchronize`].
+    /// The same errors as [`Stream::synchronize`].
     pub fn wait_stream(&self, other: &Stream) -> Result<()> {
         if self == other { Ok(()) } else { self.wait_event(&other.record_event()?) }
     }
@@ -101,7 +101,7 @@ impl Stream {
     /// device. Like `torch.cuda.Stream.wait_event`.
     ///
     /// # Errors
-    /// The errors of [`Stream::synchronize`].
+    /// The same errors as [`Stream::synchronize`].
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         event.wait(self)
     }
@@ -109,7 +109,7 @@ impl Stream {
     /// Records an event after the work that is now on this stream. Like `torch.cuda.Stream.record_event`.
     ///
     /// # Errors
-    /// The errors of [`Stream::synchronize`].
+    /// The same errors as [`Stream::synchronize`].
     pub fn record_event(&self) -> Result<Event> {
         let event = Event::new();
         event.record(self)?;
@@ -134,9 +134,9 @@ impl Device {
         Stream::numbered(self, current(self))
     }
 
-    /// The estimated time of all work so far on a simulated GPU; `None` for other devices. It is the time until the last stream is
-    /// done, without the host's work. Kernels take as long as their arithmetic or memory traffic at rates that were fitted on an
-    /// H200; collectives are those of NCCL on NVLink.
+    /// The estimated time of all work so far on a simulated GPU; `None` for other devices. It is the time until the
+    /// last stream finishes, not counting the host's work. Kernels take as long as their arithmetic or memory traffic
+    /// at rates that were fitted on an H200; collectives take as long as NCCL's on NVLink.
     ///
     /// ```
     /// use plimsoll_tensor::{DType, Device, SimConfig, Tensor};
@@ -153,8 +153,8 @@ impl Device {
         self.clocks().map(Clocks::all_done)
     }
 
-    /// Runs `f`, and returns the kernels and collectives that a simulated GPU was given meanwhile, with their estimated times. Empty
-    /// on other devices.
+    /// Runs `f`, and returns the kernels and collectives that a simulated GPU received in that time, with their
+    /// estimated durations. Empty on other devices.
     pub fn record_timeline<T>(&self, f: impl FnOnce() -> T) -> (T, Vec<TimelineSpan>) {
         let Some(clocks) = self.clocks() else { return (f(), Vec::new()) };
         clocks.record(true);
@@ -172,7 +172,7 @@ pub fn with_stream<T>(stream: &Stream, f: impl FnOnce() -> T) -> T {
         fn drop(&mut self) {
             let ended = OPEN.with_borrow_mut(|open| open.split_off(self.0));
             DEPTH.set(self.0);
-            drop(ended); // outside the borrow: this may drop the last handle of a device
+            drop(ended); // outside the borrow: this may drop the last handle to a device
         }
     }
     let _open = Open(OPEN.with_borrow_mut(|open| {
@@ -222,7 +222,7 @@ struct Recorded {
     device: Device,
     /// `None` on a synchronous device.
     id: Option<EventId>,
-    /// When the work before it is done, on a simulated GPU.
+    /// When the work before it finishes on a simulated GPU.
     at: Option<f64>,
 }
 
@@ -261,7 +261,7 @@ impl Event {
     /// Makes later work on `stream` wait for this event. Like `torch.cuda.Event.wait`.
     ///
     /// # Errors
-    /// The errors of [`Event::record`].
+    /// The same errors as [`Event::record`].
     pub fn wait(&self, stream: &Stream) -> Result<()> {
         let recorded = self.lock();
         if let (Some(Recorded { at: Some(at), .. }), Some(clocks)) = (&*recorded, stream.device.clocks()) {
@@ -276,7 +276,7 @@ impl Event {
     /// Waits on the host until the work before this event is done. Like `torch.cuda.Event.synchronize`.
     ///
     /// # Errors
-    /// The errors of [`Event::record`].
+    /// The same errors as [`Event::record`].
     pub fn synchronize(&self) -> Result<()> {
         let recorded = self.lock();
         let Some(Recorded { device, id, .. }) = &*recorded else { return Ok(()) };
@@ -290,7 +290,7 @@ impl Event {
     /// Whether the work before this event is done. Like `torch.cuda.Event.query`.
     ///
     /// # Errors
-    /// The errors of [`Event::record`].
+    /// The same errors as [`Event::record`].
     pub fn query(&self) -> Result<bool> {
         let recorded = self.lock();
         let Some(Recorded { device, id, .. }) = &*recorded else { return Ok(true) };

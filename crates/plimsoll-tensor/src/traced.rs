@@ -11,16 +11,16 @@ use crate::planned::{self, Asked, Plan, Recorded, Recording, Run};
 use crate::storage::{Storage, rounded};
 use crate::stream;
 
-/// A function that is called again and again with inputs of the same shapes, such as a training step or a forward pass. Its first
-/// run goes as usual. The second is recorded: each request for memory, and when that memory is freed. All of them are then
-/// packed into one arena, and from the third run on the allocator gets no request for memory that the run itself frees: only
-/// for what outlives it, is used on a second stream, or comes back from the host. This works on every device, for training and
-/// for inference. Let the function drop what it makes, gradients above all (`zero_grad` at its end): memory that outlives a run
-/// lies beside the arena.
+/// A function that is called again and again with inputs of the same shapes, such as a training step or a forward pass.
+/// Its first run is normal. The second run is recorded: each memory request, and when that memory is freed. All of
+/// these requests are then packed into one arena. From the third run on, the allocator no longer sees requests for
+/// memory that the run itself frees, only for memory that outlives the run, is used on a second stream, or is brought
+/// back from the host. This works on every device, for training and for inference. Let the function drop what it makes,
+/// especially gradients (`zero_grad` at its end), because memory that outlives a run is allocated outside the arena.
 ///
-/// A run whose requests differ is correct: the allocator serves the first request that differs and all after it, and
-/// [`Traced::difference`] names the request. So does a tensor that is still used when its bytes would be used again: that request
-/// alone goes to the allocator.
+/// A run whose requests differ is still correct: the allocator serves the first request that differs and all later
+/// ones, and [`Traced::difference`] names that request. If a tensor is still in use when the plan would reuse its
+/// bytes, only that one request goes to the allocator.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, Traced};
@@ -47,7 +47,7 @@ pub struct Traced {
     in_use: usize,
 }
 
-/// What is known of the function.
+/// What is known about the function.
 #[derive(Debug)]
 enum Stage {
     /// It has not run.
@@ -65,7 +65,7 @@ enum Stage {
 pub struct TracedPlan {
     /// Bytes of the arena.
     pub arena_bytes: u64,
-    /// The most bytes of planned requests that are used at a time: no arena can be smaller.
+    /// The most bytes of planned requests that are in use at the same time: no arena can be smaller.
     pub live_bytes: u64,
     /// The number of requests that the arena serves.
     pub planned: usize,
@@ -95,24 +95,25 @@ impl Traced {
     /// Runs the function, which should be the same one each time.
     ///
     /// # Errors
-    /// The errors of `f`; out of memory for the arena; a call inside of another one on this thread.
+    /// The errors of `f`; also if memory runs out for the arena, or this is called inside another call on the same
+    /// thread.
     pub fn run<T>(&mut self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         if planned::is_active() {
             return Err(Error::argument("traced", "a traced function cannot run inside of another one"));
         }
         let device = self.device.number();
         if let Stage::Recorded(recorded) = &self.stage {
-            // Before the run, so that an error leaves nothing half done.
+            // Done before the run, so that an error leaves nothing half done.
             let (plan, report) = self.planned(recorded)?;
             self.stage = Stage::Planned(plan, report);
         }
         let (done, next) = match &self.stage {
             Stage::New => (f()?, Stage::HasRun),
-            // What was recorded is planned by now.
+            // Recorded requests have been planned by now.
             Stage::HasRun | Stage::Recorded(_) => {
                 let recording = Arc::new(Recording::default());
                 let (done, _) = planned::during(Run::records(device, &recording), f);
-                // What the caller gets is alive, so it is not planned.
+                // The results that the caller gets are still alive, so they are not planned.
                 (done?, Stage::Recorded(recording.all()))
             }
             Stage::Planned(plan, _) => {
@@ -147,7 +148,7 @@ impl Traced {
         self.in_use
     }
 
-    /// Forgets the plan, so that the function is recorded again: after the shapes of its inputs have changed.
+    /// Discards the plan, so that the function is recorded again. Call this when the shapes of its inputs have changed.
     pub fn reset(&mut self) {
         *self = Traced::new(&self.device);
     }
@@ -155,7 +156,7 @@ impl Traced {
     /// Packs the requests, and allocates the arena.
     fn planned(&self, recorded: &[Recorded]) -> Result<(Arc<Plan>, TracedPlan)> {
         let size = |recorded: &Recorded| rounded(recorded.asked.bytes);
-        // The arena belongs to one stream. Work on others may still run when the host frees its memory.
+        // The arena belongs to one stream. Work on other streams may still be running when the host frees its memory.
         let stream = stream::current(&self.device);
         let end = |it: &Recorded| it.end.filter(|_| it.asked.stream == stream);
         let buffer = |it: &Recorded| end(it).map(|upper| Buffer { lower: it.begin, upper, size: size(it) });
@@ -168,7 +169,7 @@ impl Traced {
             planned: buffers.len(),
             unplanned: recorded.len() - buffers.len(),
         };
-        // What the recorded run has freed would stay cached beside the arena.
+        // Memory that the recorded run has freed would stay cached outside the arena.
         self.device.empty_cache()?;
         let arena = {
             let _owner = Span::of(Category::Workspace, crate::label::intern("arena of a traced function"));

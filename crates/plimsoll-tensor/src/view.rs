@@ -1,8 +1,9 @@
 //! A tensor as a back end sees it: its address, layout and type.
 //!
-//! Only `dispatch/` makes a [`View`]. It holds the locks of the storages for as long as the views live: any number of
-//! readers, or one writer. An asynchronous device copies the views into its queue, whose order replaces the locks. A back
-//! end in host memory turns a view into an [`In`] or an [`Out`]; this is the only place where an address becomes a slice.
+//! Only `dispatch/` makes a [`View`]. It holds the locks of the storages as long as the views exist: any number of
+//! readers, or one writer. An asynchronous device copies the views into its queue, whose order replaces the locks. A
+//! back end in host memory turns a view into an [`In`] or an [`Out`]; this is the only place where an address becomes a
+//! slice.
 
 use std::marker::PhantomData;
 
@@ -142,7 +143,7 @@ impl<'a> In<'a> {
     /// The elements from the first to the last, including gaps; booleans are bytes of 0 and 1.
     ///
     /// # Panics
-    /// If the elements have another type.
+    /// If the elements have a different type.
     pub fn elements<S: Stored>(&self) -> &'a [S] {
         self.0.want::<S>();
         self.words()
@@ -151,7 +152,7 @@ impl<'a> In<'a> {
     /// The same elements as raw words of the element size.
     ///
     /// # Panics
-    /// If the elements have another size.
+    /// If the elements have a different size.
     pub(crate) fn words<S: Pod>(&self) -> &'a [S] {
         let (first, len) = self.0.span::<S>();
         // SAFETY: the storage owns `bytes` bytes at `address` while the lock behind this view is held
@@ -193,7 +194,7 @@ impl<'a> Out<'a> {
     /// The elements from the first to the last, including gaps; booleans are bytes of 0 and 1.
     ///
     /// # Panics
-    /// If the elements have another type.
+    /// If the elements have a different type.
     pub fn elements<S: Stored>(self) -> &'a mut [S] {
         self.0.want::<S>();
         self.words()
@@ -202,7 +203,7 @@ impl<'a> Out<'a> {
     /// The same elements as raw words of the element size.
     ///
     /// # Panics
-    /// If the elements have another size.
+    /// If the elements have a different size.
     pub(crate) fn words<S: Pod>(self) -> &'a mut [S] {
         let (first, len) = self.0.span::<S>();
         // SAFETY: as above; exclusive because the write lock is held, this was the one view of these bytes, and spans of other

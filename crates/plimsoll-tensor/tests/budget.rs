@@ -1,4 +1,5 @@
-//! Sequences that are checkpointed within a budget: the same bits, and no more bytes than the budget.
+//! Sequences that are checkpointed within a budget give bit-identical results, and use no more bytes than
+//! the budget.
 
 use plimsoll_tensor::checkpoint::{
     Budget, Checkpointer, Step, checkpoint, checkpoint_sequential, is_recomputing,
@@ -38,7 +39,8 @@ fn input(device: &Device) -> Tensor {
     Tensor::randn(&[ROWS, WIDTH], device).unwrap().requires_grad_(true).unwrap()
 }
 
-/// The loss, the gradients and the next random number of a step with this budget; of all kept without one.
+/// The loss, the gradients and the next random number of a step with this budget; without one, everything
+/// is kept.
 fn step(budget: Option<Budget>, count: usize) -> Vec<Vec<f32>> {
     let device = Device::cpu_with(CpuConfig::default());
     device.manual_seed(3);
@@ -65,11 +67,12 @@ fn every_budget_gives_the_same_bits() {
     }
 }
 
-/// The most bytes that the functions keep for the backward pass, above what there is before.
+/// The maximum number of bytes that the functions keep for the backward pass, beyond what there was
+/// before.
 fn kept(device: &Device, steps: &[Step], checkpointer: &Checkpointer, x: &Tensor) -> u64 {
     let activations = || device.memory_by_category()[Category::Activation];
     let most = Arc::new(AtomicUsize::new(0));
-    // After each block, also while it runs again, the bytes are looked at.
+    // The bytes are checked after each block, including when it runs again.
     let watched = |step: &Step| {
         let (step, device, most) = (step.clone(), device.clone(), most.clone());
         Step::new(move |x: &Tensor| {
@@ -102,7 +105,7 @@ fn no_more_is_kept_than_the_budget() {
         let schedule = checkpointer.schedule(&steps, &x).unwrap();
         assert!(schedule.kept_bytes() <= budget);
         let found = kept(&device, &steps, &checkpointer, &x);
-        // The input of the sequence is no activation. A block that runs also has its output.
+        // The input of the sequence is not an activation. A running block also has its output.
         assert!(found <= budget + unit, "{found} of {budget}");
         assert!(schedule.recomputed() <= last, "{budget}");
         last = schedule.recomputed();
@@ -110,7 +113,7 @@ fn no_more_is_kept_than_the_budget() {
     assert_eq!(last, 0.0);
 }
 
-/// Peaks of a step of equal layers, in units of one layer's output.
+/// The peaks of a step through identical layers, in units of one layer's output.
 #[test]
 fn a_chain_of_equal_layers_takes_twice_the_root_and_three() {
     for count in [16usize, 64, 100, 256, 1024, 4096] {
@@ -214,7 +217,7 @@ fn a_block_that_changes_its_input_is_named() {
     let steps = [Step::new(|x: &Tensor| x.add_scalar(1.0)), Step::new(doubled)];
     let error = checkpoint_sequential(&steps, Budget::Auto, &input(&device)).unwrap_err().to_string();
     assert!(error.contains("block 1"), "{error}");
-    // A number of segments needs no measuring.
+    // If the number of segments is given, nothing needs to be measured.
     let x = input(&device);
     let checkpointer = Checkpointer::new(1);
     checkpointer.forward(&steps, &x).unwrap().sum().unwrap().backward().unwrap();

@@ -1,8 +1,8 @@
 //! The CUDA device on the stand-in driver: the kernels of all operators compile and are launched, with a GPU's memory requests
 //! but without values.
 //!
-//! The library search path is read when a process starts, so each test starts this program again with the stand-in's library in
-//! place of the driver. Tests that compile kernels need NVRTC: see `plimsoll-needs`.
+//! The library search path is read when a process starts, so each test starts this program again with the stand-in's
+//! library instead of the driver. Tests that compile kernels need NVRTC: see `plimsoll-needs`.
 
 #![cfg(target_os = "linux")]
 
@@ -231,8 +231,8 @@ fn kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated() {
     }
 }
 
-/// Tiled attention, forward and backward, of a projection with and without a bias: widths, dtypes, causal or not, grouped
-/// heads.
+/// Tiled attention, forward and backward, on a projection with and without a bias: various widths and dtypes, causal or
+/// not, and with grouped heads.
 fn attend_in_short_floats(device: &Device) {
     for (dim, causal, dtype) in [64, 80, 128].into_iter().flat_map(|dim| {
         let types = [DType::BF16, DType::F16];
@@ -413,7 +413,7 @@ fn matrix_products_are_computed_in_tf32_only_where_that_is_allowed() {
     }
 }
 
-/// The stand-in remembers the bytes that were copied last until a kernel runs, so these values come back.
+/// Until a kernel runs, the stand-in remembers the bytes that were copied last, so these values come back.
 #[test]
 fn pinned_memory_is_copied_there_and_back_and_goes_back_to_the_system() {
     if is_inner("pinned_memory_is_copied_there_and_back_and_goes_back_to_the_system", &[]) {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::forms;
 use crate::forms::Form;
 
-/// As in `pytorch.rs`: the rounding error of sums of a few hundred products, added in another order.
+/// As in `pytorch.rs`: the rounding error of sums of a few hundred products, added in a different order.
 const RELATIVE: f64 = 2e-5;
 const OF_LARGEST: f64 = 4e-6;
 

@@ -2,8 +2,8 @@
 //! uses.
 //!
 //! Every operator is tested by `suite::check_recorded` and `suite::check_second`. Second derivatives at extreme values of each
-//! dtype, and the bytes that a graph keeps alive, are compared with PyTorch's in `fixtures/second.json`, which
-//! `fixtures/make_second.py` made.
+//! dtype, and the bytes that a graph keeps alive, are compared with PyTorch's in `fixtures/second.json`, written by
+//! `fixtures/make_second.py`.
 
 mod calls;
 

@@ -18,7 +18,7 @@ pub struct SnapshotError {
 /// The problem with a file.
 #[derive(Debug)]
 pub enum Why {
-    /// An I/O error, or an error of gzip or zstd.
+    /// An I/O error, or an error from gzip or zstd.
     Io(io::Error),
     /// The file ends too early.
     Ends,
@@ -30,7 +30,7 @@ pub enum Why {
     NotASnapshot([u8; 2]),
     /// A named pipe or a device.
     NotAFile,
-    /// A text without an out-of-memory message, and the signs that it contains instead.
+    /// A text that has no out-of-memory message, and the signs that it contains instead.
     NoMessage(Absent),
     /// A pickle protocol other than 2 to 5.
     Protocol(u8),
@@ -61,14 +61,14 @@ pub enum Why {
         /// The kind of the entry that differs.
         found: &'static str,
     },
-    /// An entry without a required key.
+    /// An entry that lacks a required key.
     Missing {
         /// The kind of entry.
         kind: Kind,
         /// The key.
         key: Key,
     },
-    /// A word that PyTorch does not write under this key.
+    /// A word that PyTorch never writes under this key.
     Word {
         /// The key.
         key: Key,
@@ -79,18 +79,18 @@ pub enum Why {
     Twice(&'static str),
     /// The outermost value is not a snapshot.
     Top(&'static str),
-    /// More items of a kind than any snapshot has.
+    /// More items of one kind than any snapshot has.
     TooMany {
-        /// The kind of thing.
+        /// The kind of item.
         what: &'static str,
         /// The most that are read.
         most: u64,
     },
     /// The file unpacks to more memory than is allowed for a file of its length.
     TooLarge {
-        /// The bytes that reading took.
+        /// The bytes that were needed for reading.
         heap_bytes: u64,
-        /// The bytes that it may take.
+        /// The bytes that are allowed for reading.
         most_bytes: u64,
     },
     /// Text that is not JSON.
@@ -106,7 +106,7 @@ pub enum Why {
     },
 }
 
-/// The contents of a text that has no out-of-memory message of PyTorch. If a text contains several of these, the
+/// What a text contains that has no out-of-memory message from PyTorch. If a text contains several of these, the
 /// last one in this list counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Absent {
@@ -121,11 +121,11 @@ pub enum Absent {
     SharedMemory,
     /// The GPU or its context was lost.
     Lost,
-    /// A kernel accessed memory that is not its own.
+    /// A kernel accessed memory that does not belong to it.
     Illegal,
     /// An assertion in a kernel failed.
     Assert,
-    /// A message of JAX, or another one of XLA.
+    /// A message from JAX, or another message from XLA.
     Jax,
 }
 

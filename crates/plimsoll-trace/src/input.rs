@@ -1,5 +1,5 @@
-//! Opening a snapshot: from a file or stdin; plain, gzip or zstd; a pickle, JSON or our own log. The format is
-//! recognised by its first bytes, not by its name.
+//! Opens a snapshot: from a file or stdin; plain, gzip or zstd; a pickle, JSON or our own log. The format is recognised
+//! by its first bytes, not by its name.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -19,8 +19,8 @@ use crate::torch;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The number of entries of a long log that are kept, the latest ones. Some entries take less than a byte, so the length of
-/// a log does not bound their number.
+/// How many of the latest entries of a long log are kept. Some entries take less than a byte, so the length of a log
+/// does not bound their number.
 const MOST_LOGGED: usize = 4 << 20;
 /// The number of bytes read from the system at once.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -61,7 +61,7 @@ fn is_named_as_snapshot(path: &Path) -> bool {
     ["pickle", "pkl", "json", "snapshot"].iter().any(|part| name.contains(part))
 }
 
-/// Does the same as [`open_any`], from bytes.
+/// Does the same as [`open_any`], but reads bytes.
 ///
 /// # Errors
 /// I/O errors, or an input that is none of these.
@@ -70,7 +70,7 @@ pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
     if head == log::HEAD {
         return read(input).map(|snapshot| Found::Snapshot(Box::new(snapshot)));
     }
-    // A compressed log of text looks like a compressed snapshot. Only the first bytes inside show which it is.
+    // A compressed text log looks like a compressed snapshot. Only the first bytes inside show which it is.
     let grant = Grant::default();
     let input = grant.earned_by(input);
     let mut input: Box<dyn Read + '_> = if head.starts_with(&GZIP) {
@@ -109,7 +109,7 @@ pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
     }
 }
 
-/// The number of bytes that suffice to distinguish a snapshot in JSON from another text.
+/// The number of bytes that suffice to distinguish a JSON snapshot from other text.
 const HEAD_BYTES: usize = 64 << 10;
 
 /// Opens a file. Rejects named pipes, which may have no writer, and devices, which may have no end; they can be read as

@@ -6,7 +6,7 @@
 //! for runs that are too long for a snapshot. [`timeline::Timeline`] contains the lifetime of every block.
 //! [`replay::Replay`] checks whether our allocator makes the same decisions, and [`whatif::WhatIf`] simulates other
 //! settings. [`explain`] explains the memory use, and [`render`] formats that for people. [`message`] reads the texts
-//! that users have in place of a snapshot: an out-of-memory message in a log, counters, a profile. [`conformance`]
+//! that users have instead of a snapshot: an out-of-memory message in a log, counters, a profile. [`conformance`]
 //! replays streams of requests and programs, and compares all of PyTorch's results. This crate does not depend on
 //! tensors and prints nothing; its results are values.
 //!

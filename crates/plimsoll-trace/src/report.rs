@@ -1,5 +1,5 @@
-//! A report: the verdict, and sections in the order in which a person reads them. A verb makes one [`Report`]. The
-//! short text, the full text, the JSON and the page are made from it.
+//! A report: the verdict, and sections in reading order. A verb makes one [`Report`]. The short text, the full
+//! text, the JSON and the page are made from it.
 //!
 //! [`Report::json`] makes the JSON, `render/html/report.rs` the page; `plimsoll-cli` makes the two texts.
 
@@ -16,7 +16,7 @@ pub struct Report {
     pub sections: Vec<Section>,
 }
 
-/// How important a section is. The short text has at most 40 lines; it takes sections by importance.
+/// How important a section is. The short text has at most 40 lines; sections are included by importance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// Directly below the verdict, regardless of length.
@@ -38,7 +38,7 @@ pub struct Section {
     pub key: &'static str,
     /// Its value in the JSON.
     pub value: Value,
-    /// How much it matters.
+    /// How important it is.
     pub rank: Rank,
     /// Its heading; empty for lines without one.
     pub heading: String,
@@ -46,7 +46,7 @@ pub struct Section {
     pub note: String,
     /// The contents for people.
     pub body: Body,
-    /// The contents of the short text, in place of heading and body.
+    /// The contents of the short text, used instead of heading and body.
     pub brief: Option<Brief>,
     /// Whether the page draws the section from the recording.
     pub is_drawn: bool,
@@ -75,11 +75,12 @@ pub enum Brief {
 /// Rows of figures.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    /// The columns, as many as each row has cells.
+    /// The columns: one for each cell of a row.
     pub columns: Vec<Column>,
     /// The rows, the most important first.
     pub rows: Vec<Row>,
-    /// The number of rows that a text shows. The others become one row: their sum, if they are parts of a whole.
+    /// The number of rows that a text shows. The others are combined into one row: their sum, if they are parts
+    /// of a whole.
     pub most: usize,
     /// Sentences below the rows.
     pub notes: Vec<String>,
@@ -107,7 +108,7 @@ pub struct Row {
     pub cells: Vec<Cell>,
 }
 
-/// A figure, or words.
+/// A figure or words.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
     /// A size.
@@ -116,7 +117,7 @@ pub enum Cell {
     Percent(f64),
     /// A number.
     Count(u64),
-    /// A figure with its unit, or words in its place.
+    /// A figure with its unit, or words instead of a figure.
     Figure(String),
     /// Words.
     Text(String),
@@ -131,7 +132,7 @@ impl Report {
 }
 
 impl Section {
-    /// A fact for programs only; people read it elsewhere in the report.
+    /// A fact for programs only; people find it elsewhere in the report.
     pub fn data(key: &'static str, value: impl Into<Value>) -> Section {
         Section { value: value.into(), ..Section::new(key, Rank::Data, Body::Lines(Vec::new())) }
     }
@@ -169,7 +170,7 @@ impl Section {
         Section { note: note.into(), ..self }
     }
 
-    /// Sets another value for the JSON.
+    /// Sets a different value for the JSON.
     pub fn valued(self, value: impl Into<Value>) -> Section {
         Section { value: value.into(), ..self }
     }
@@ -215,12 +216,12 @@ impl Table {
         self.columns.iter().any(|column| !column.title.is_empty())
     }
 
-    /// Whether it is a sum: its rows are a figure and a sentence.
+    /// Whether it is a sum, that is, its rows consist of a figure and a sentence.
     pub fn is_sum(&self) -> bool {
         self.columns.len() <= 2
     }
 
-    /// The rows that are shown, and one row for the others.
+    /// The rows that are shown, plus one row for the others.
     pub fn shown(&self) -> Vec<Vec<Cell>> {
         let (listed, rest) = self.rows.split_at(self.rows.len().min(self.most));
         let mut shown: Vec<Vec<Cell>> = listed.iter().map(|row| row.cells.clone()).collect();
@@ -230,7 +231,7 @@ impl Table {
         shown
     }
 
-    /// Combines several rows into one. Figures are added if one of the cells is a share.
+    /// Combines several rows into one. Figures are added up if one of the cells is a share.
     fn sum(&self, rest: &[Row]) -> Vec<Cell> {
         let more = Cell::Text(format!("{} more", rest.len()));
         let column = |nth: usize| rest.iter().map(move |row| &row.cells[nth]);

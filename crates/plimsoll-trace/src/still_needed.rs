@@ -6,7 +6,7 @@ use crate::failure::Failure;
 /// The requests that the program would have made after the failed one, all live at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StillNeeded {
-    /// Bytes beyond the failed request, a lower bound.
+    /// The bytes needed beyond the failed request; a lower bound.
     pub bytes: u64,
     /// The bytes of each of these requests, the largest first. Empty if only their sum is known.
     pub requests: Vec<u64>,
@@ -19,7 +19,7 @@ pub struct StillNeeded {
 /// The purpose of the bytes that were still needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// Optimizer state for the parameters that had none yet.
+    /// Optimizer state for the parameters that did not have any yet.
     OptimizerState {
         /// The number of state tensors per parameter, each of the parameter's size.
         parts: usize,
@@ -32,7 +32,7 @@ pub enum Rest {
         layer: usize,
         /// The number of layers.
         layers: usize,
-        /// Bytes that each layer takes.
+        /// The bytes that each layer needs.
         bytes_each: u64,
     },
 }
@@ -49,8 +49,8 @@ impl Rest {
 }
 
 impl StillNeeded {
-    /// How many bytes are missing for the failed request and everything that was still needed, a lower bound; `None` if
-    /// nothing is missing, or if the capacity is unknown.
+    /// A lower bound for how many bytes are missing for the failed request and everything that was still needed; `None`
+    /// if nothing is missing, or if the capacity is unknown.
     pub fn short_bytes(&self, failure: &Failure) -> Option<u64> {
         let needed = failure.needed_bytes().saturating_add(self.bytes);
         needed.checked_sub(failure.most_capacity_bytes()?).filter(|&bytes| bytes > 0)

@@ -3,7 +3,7 @@
 //! Our allocator serves the same requests (order, bytes, streams, pools, lifetimes) on a simulated device. Time is not
 //! simulated, and neither is a program that waits for memory or gives up. Blocks from before the recording are
 //! requested first, in address order. This is an approximation, as their true order is unknown. The second row shows
-//! how good it is: it simulates the recorded settings, so its peak should equal the recorded one. The device has no
+//! how accurate it is: it simulates the recorded settings, so its peak should equal the recorded one. The device has no
 //! more memory than the recording shows (`capacity.rs`). `advice.rs` decides which row to recommend.
 
 mod advice;
@@ -38,7 +38,7 @@ pub const SETTINGS: [&str; 9] = [
     "max_split_size_mb:512",
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
-    // Without a limit, nothing is collected.
+    // If there is no limit, nothing is collected.
     "garbage_collection_threshold:0.8,per_process_memory_fraction:0.95",
 ];
 
@@ -70,7 +70,7 @@ pub struct WhatIf {
     /// First the simulation of the recorded settings, then the settings to try. A setting that cannot be combined with
     /// the recorded ones, or has no effect without a known capacity, has no row.
     pub rows: Vec<Row>,
-    /// The outcome under the packed policy of `plimsoll-alloc`, which is not a setting of PyTorch.
+    /// The outcome under the packed policy of `plimsoll-alloc`, which is not a PyTorch setting.
     pub packed: PackedPolicy,
     /// The number of recorded requests. If it is 0, there is nothing to replay.
     pub requests: usize,
@@ -108,16 +108,16 @@ impl Row {
 /// The outcome of a recording's requests under the packed policy ([`PackedAllocator`](plimsoll_alloc::PackedAllocator)).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PackedPolicy {
-    /// The outcome. A range that is stitched from pages counts as mapped.
+    /// The outcome. A range that is stitched together from pages counts as mapped.
     pub outcome: Outcome,
     /// Driver calls in the last step; `None` if the steps are unknown.
     pub last_step_calls: Option<u64>,
 }
 
-/// What is known of a program besides its recording: [`WhatIf::knowing`].
+/// What is known about a program besides its recording: [`WhatIf::knowing`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known<'a> {
-    /// The device's total memory, bytes. With `None`, the total that the recorder wrote is used, if it wrote one.
+    /// The device's total memory, in bytes. With `None`, the total that the recorder wrote is used, if there is one.
     pub device_total_bytes: Option<u64>,
     /// The memory that the program still needed after its last failed request. A setting fits only if it also serves
     /// that.
@@ -129,9 +129,9 @@ pub struct Known<'a> {
 /// The results of serving the requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// The peak of allocated memory, bytes.
+    /// The peak of allocated memory, in bytes.
     pub peak_allocated_bytes: u64,
-    /// The peak of reserved memory, bytes.
+    /// The peak of reserved memory, in bytes.
     pub peak_reserved_bytes: u64,
     /// The number of requests that failed here, but not in the recording.
     pub new_failures: usize,
@@ -185,7 +185,7 @@ impl WhatIf {
         (self.packed_bytes > 0).then(|| reserved_bytes as f64 / self.packed_bytes as f64)
     }
 
-    /// Like [`of`](Self::of), with the device's total memory in bytes.
+    /// Like [`of`](Self::of), but given the device's total memory in bytes.
     pub fn within(
         snapshot: &Snapshot,
         timeline: &Timeline,
@@ -195,7 +195,7 @@ impl WhatIf {
         Self::knowing(snapshot, timeline, settings, Known { device_total_bytes, ..Known::default() })
     }
 
-    /// Like [`of`](Self::of), with what else is known of the program.
+    /// Like [`of`](Self::of), but also uses what else is known about the program.
     pub fn knowing(snapshot: &Snapshot, timeline: &Timeline, settings: &[&str], known: Known<'_>) -> Self {
         let recorded_config = snapshot.config();
         let failures = Failure::all(snapshot, timeline);

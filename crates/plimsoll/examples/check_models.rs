@@ -3,7 +3,7 @@
 //!
 //! Arguments: a device, and names of models; without names, all models. For each model it prints its losses and PyTorch's, and
 //! the largest difference, relative to the tolerance of the tests on the host. On a GPU the tolerance is four times as large,
-//! because sums have another order there.
+//! because sums have a different order there.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 

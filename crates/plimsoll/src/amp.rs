@@ -84,7 +84,7 @@ impl GradScaler {
     /// Returns the scaled loss: call `backward` on it.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn scale(&self, loss: &Tensor) -> Result<Tensor> {
         loss.mul_scalar(self.state.scale)
     }
@@ -93,7 +93,8 @@ impl GradScaler {
     /// [`GradScaler::step`].
     ///
     /// # Errors
-    /// A second call for the same optimizer before [`GradScaler::update`]; rows or other parts of parameters that several ranks have.
+    /// If it is called twice for the same optimizer before [`GradScaler::update`], or for rows or other parts of
+    /// parameters that several ranks have.
     pub fn unscale_(&mut self, optimizer: &dyn Optimizer) -> Result<()> {
         let parameters = optimizer.parameters();
         let key = key(&parameters);
@@ -126,7 +127,7 @@ impl GradScaler {
     /// Unscales the gradients unless that is already done, and steps if they are finite. Returns whether it stepped.
     ///
     /// # Errors
-    /// The optimizer's errors; a second step before [`GradScaler::update`].
+    /// The optimizer's errors, or if it steps twice before [`GradScaler::update`].
     pub fn step(&mut self, optimizer: &mut dyn Optimizer) -> Result<bool> {
         let key = key(&optimizer.parameters());
         if !self.seen.contains_key(&key) {

@@ -149,9 +149,10 @@ impl CapturedStep {
     /// are detached; after a replay, the next replay overwrites them.
     ///
     /// # Errors
-    /// The errors of `step`. During the capture: [`Error::Captured`] for operations that cannot be replayed, such as reading a
-    /// value; also for a second step of an optimizer that has no kernel; [`Error::Argument`] for an optimizer that was not passed. In
-    /// that case nothing was computed, gradients are dropped, and the step can be called again.
+    /// The errors of `step`. During the capture, also [`Error::Captured`] for operations that cannot be replayed, such
+    /// as reading a value, and for a second step of an optimizer that has no kernel; or [`Error::Argument`] for an
+    /// optimizer that was not passed. In that case nothing was computed, gradients are dropped, and the step can be
+    /// called again.
     pub fn run(
         &mut self,
         inputs: &[&Tensor],

@@ -57,7 +57,7 @@ impl World {
     /// environment of this process instead.
     ///
     /// # Errors
-    /// The errors of [`init_from_env`]; also if another rank has different `options`.
+    /// The same errors as [`init_from_env`]; also if another rank has different `options`.
     pub fn join(environment: Option<Environment>, mut options: JoinOptions) -> Result<World> {
         let Some(environment) = environment else { return Ok(World::single()) };
         if let Ok(text) = std::env::var("PLIMSOLL_COLLECTIVE_TIMEOUT_S") {
@@ -105,7 +105,7 @@ impl World {
         self.joined.as_ref().map(plimsoll_dist::World::environment)
     }
 
-    /// All ranks, in order of rank, as they introduced themselves. Empty for a single process or a simulated rank.
+    /// All ranks, in rank order, as they introduced themselves. Empty for a single process or a simulated rank.
     pub fn members(&self) -> &[Member] {
         self.joined.as_ref().map_or(&[], plimsoll_dist::World::members)
     }
@@ -125,7 +125,7 @@ impl World {
             let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
             let extra = serde_json::json!({ "py_callstack": "", "timestamp": time.as_secs().to_string() });
             let report = serde_json::json!({ "message": { "message": why, "extraInfo": extra } });
-            // If this fails, torchrun's summary lacks the sentence. It is also on stderr.
+            // If this fails, torchrun's summary lacks the sentence, but it is still on stderr.
             let _ = std::fs::write(path, report.to_string());
         }
     }

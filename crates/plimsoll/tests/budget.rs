@@ -206,7 +206,7 @@ fn the_activations_of_gpt2_stay_within_their_budget() {
         let budget = all / part;
         let (kept, less) = run(budget);
         println!("{} MiB of {}: peak {} MiB of {}", kept >> 20, all >> 20, less >> 20, peak >> 20);
-        // The embedding and the last normalization keep a little besides.
+        // The embedding and the last normalization also keep a few bytes.
         assert!(kept <= budget + (30 << 20), "{kept} of {budget}");
         assert!((peak - less) as f64 > 0.8 * (all - budget) as f64, "{less} of {peak}");
     }

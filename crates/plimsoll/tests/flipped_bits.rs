@@ -1,5 +1,5 @@
-//! Damaged files: each flipped bit is an error that names the tensor, the file, and the checkpoint to resume from. Also tests
-//! weights that are not finite, and two trainers that use one folder.
+//! Damaged files: each flipped bit is an error that names the tensor, the file, and the checkpoint to resume from. Also
+//! tests non-finite weights, and two trainers that use the same folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};

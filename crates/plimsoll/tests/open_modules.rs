@@ -1,5 +1,5 @@
-//! Models are open: layers of shipped models can be replaced and have hooks, a model can be called with other parameters, and
-//! parameters can be averaged. `fixtures/make_lora.py` recorded an adapter of peft.
+//! Models are open: layers of shipped models can be replaced and have hooks, a model can be called with different
+//! parameters, and parameters can be averaged. `fixtures/make_lora.py` recorded an adapter from peft.
 
 use std::sync::{Arc, Mutex};
 

@@ -138,7 +138,7 @@ fn a_cycle_has_an_end() {
 #[test]
 fn a_second_scheduler_starts_from_pytorchs_rates() {
     let options = SgdOptions { lr: 0.1, ..SgdOptions::default() };
-    // Restarts begin at the initial rate, though a scheduler before them has changed it.
+    // Restarts begin at the initial rate, even though an earlier scheduler has changed it.
     let mut sgd = Sgd::new(vec![], options);
     let mut first = Scheduler::new(ExponentialLr { gamma: 0.5 }, &mut sgd).unwrap();
     first.step(&mut sgd).unwrap();

@@ -40,7 +40,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// memory. The caller may make other calls between the two halves.
     ///
     /// # Errors
-    /// The errors of [`malloc`](Self::malloc).
+    /// The same errors as [`malloc`](Self::malloc).
     pub fn resume(&mut self, miss: CacheMiss, result: CallbackResult) -> Result<Allocation, Error> {
         resume(self, miss, result)
     }

@@ -1,6 +1,6 @@
 //! A test that compares our parser of the configuration string with PyTorch's. `tests/config/make.py` recorded
-//! PyTorch's results in `answers.json` there. Each row of the table of options is compared with the result of the same
-//! name.
+//! PyTorch's results in `answers.json` there. Each row of the table of options is compared with the result that has
+//! the same name.
 
 use serde_json::{Value, json};
 
@@ -12,11 +12,12 @@ use super::value::{MIB, Reserve};
 fn expected(option: &str, value: &Value, config: &Config) -> Option<Setting> {
     let bytes = |bytes: u64| Some(Setting::Integer(bytes.cast_signed()));
     match (option, value) {
-        // If the value equals the size of a large segment, our snapshot has it as no limit.
+        // If the value equals the size of a large segment, our snapshot shows it as no limit.
         ("max_non_split_rounding_mb", value) if *value == json!(config.large_segment_bytes()) => {
             bytes(u64::MAX)
         }
-        // PyTorch does not bound the MiB of a pinned reserve. Only the bytes have an effect, and they wrap around.
+        // PyTorch does not bound the number of MiB in a pinned reserve. Only the number of bytes has an effect, and
+        // it wraps around.
         ("pinned_reserve_segment_size_mb", value) => bytes(value.as_u64()?.wrapping_mul(MIB)),
         ("expandable_segments_reserve", Value::Array(reserve)) => {
             let number = reserve[1].as_str()?.parse().ok()?;

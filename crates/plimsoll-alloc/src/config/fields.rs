@@ -1,8 +1,8 @@
-//! The macro that makes a struct of options: `fields!`.
+//! The macro that generates a struct of options: `fields!`.
 
-/// Makes a struct with one field per row. A row has the option's doc comment, its field, type and default, its setter,
-/// and for some options a function that checks the bounds and returns the value to set. The getter has the field's
-/// name. The fields after `and` get no getter or setter here; they are written by hand.
+/// Generates a struct with one field per row. A row has the option's doc comment, its field, type and default, its
+/// setter, and for some options a function that checks the bounds and returns the value to set. The getter has the
+/// field's name. The fields after `and` get no getter or setter here; they are written by hand.
 macro_rules! fields {
     (
         $(#[$meta:meta])*

@@ -1,8 +1,8 @@
-//! The allocator's options: [`Config`] has a field for each, [`OPTIONS`] its row in the configuration string.
+//! The allocator's options: [`Config`] has a field for each, and [`OPTIONS`] has its row for the configuration string.
 //!
 //! Both tables are in this file, so adding an option means changing this file and the code where the option takes
-//! effect. The first table has an option's meaning, type, default and setter. The second has PyTorch's name for it, and
-//! how its value is read, written and found in a snapshot.
+//! effect. The first table has an option's meaning, type, default and setter. The second has PyTorch's name for the
+//! option, and how its value is read, written and found in a snapshot.
 
 use super::error::{ConfigError, ConfigProblem, InvalidOption};
 use super::fields::fields;
@@ -29,14 +29,14 @@ fields! {
     /// ```
     #[derive(Debug, Clone, PartialEq)]
     pub struct Config {
-        /// Blocks of this size or more are never split, and serve only requests of this size or more; bytes.
-        /// None means no limit. In PyTorch: `max_split_size_mb`.
+        /// Blocks of this size or more, in bytes, are never split, and serve only requests of this size or more. None
+        /// means no limit. In PyTorch: `max_split_size_mb`.
         max_split_bytes: Option<u64> = None, with_max_split_bytes
             /// It is not a whole number of MiB, or is below [`large_segment_bytes`](Self::large_segment_bytes).
             within Config::split_within_bounds;
 
-        /// A request of [`max_split_bytes`](Self::max_split_bytes) or more takes a block only if the remainder
-        /// is less than this, bytes. In PyTorch: `max_non_split_rounding_mb`.
+        /// A request of [`max_split_bytes`](Self::max_split_bytes) or more uses a block only if the remainder is
+        /// smaller than this, in bytes. In PyTorch: `max_non_split_rounding_mb`.
         max_non_split_rounding_bytes: u64 = LARGE_SEGMENT_BYTES, with_max_non_split_rounding_bytes
             /// It is not a whole number of MiB, or is below [`large_segment_bytes`](Self::large_segment_bytes).
             within Config::rounding_within_bounds;
@@ -44,23 +44,23 @@ fields! {
         /// The fraction of the memory limit above which garbage is collected before new device memory is allocated, 0
         /// to 1; 0 is off. In PyTorch: `garbage_collection_threshold`.
         garbage_collection_threshold: f64 = 0.0, with_garbage_collection_threshold
-            /// Unless it is at least 0 and less than 1.
+            /// If it is negative, or is 1 or more.
             within Config::threshold_within_bounds;
 
         /// Whether segments are reserved as address space and mapped page by page.
         /// In PyTorch: `expandable_segments`.
         expandable_segments: bool = false, with_expandable_segments;
 
-        /// How much address space an expandable segment reserves; None is 9/8 of the device's memory.
-        /// In PyTorch: `expandable_segments_reserve`.
+        /// How much address space an expandable segment reserves; None means 9/8 of the device's memory. In PyTorch:
+        /// `expandable_segments_reserve`.
         expandable_segments_reserve: Option<Reserve> = None, with_expandable_segments_reserve
-            /// Unless it is more than 0 and finite.
+            /// If it is not positive and finite.
             within Config::reserve_within_bounds;
 
         /// The fraction of the device's memory that a new allocator may reserve, 0 to 1.
         /// In PyTorch: `per_process_memory_fraction`.
         per_process_memory_fraction: f64 = 1.0, with_per_process_memory_fraction
-            /// Unless it is between 0 and 1.
+            /// If it is not between 0 and 1.
             within Config::fraction_within_bounds;
 
         /// Whether a request beyond [`per_process_memory_fraction`](Self::per_process_memory_fraction) fails before the
@@ -68,7 +68,7 @@ fields! {
         throw_on_cudamalloc_oom: bool = false, with_throw_on_cudamalloc_oom;
 
         /// Whether [`DeviceMemory`](crate::DeviceMemory) releases its lock while a segment is allocated, so that other
-        /// threads can use the cache in the meantime. Two concurrent requests may then exceed a limit together. In
+        /// threads can use the cache in the meantime. Two concurrent requests may then together exceed a limit. In
         /// PyTorch: `release_lock_on_cudamalloc`.
         release_lock_on_cudamalloc: bool = false, with_release_lock_on_cudamalloc;
 
@@ -311,8 +311,8 @@ pub(super) fn named(word: &str) -> Option<&'static Row<Config>> {
 
 /// The options whose getter or setter the macro cannot make.
 impl Config {
-    /// The size of the segments that serve blocks between 1 MiB and 10 MiB, bytes.
-    /// In PyTorch: `large_segment_size_mb`.
+    /// The size, in bytes, of the segments that serve blocks between 1 MiB and 10 MiB. In PyTorch:
+    /// `large_segment_size_mb`.
     pub fn large_segment_bytes(&self) -> u64 {
         self.large_segment_bytes
     }
@@ -321,8 +321,8 @@ impl Config {
     /// [`max_non_split_rounding_bytes`](Self::max_non_split_rounding_bytes) to the same, as PyTorch does.
     ///
     /// # Errors
-    /// It is not a whole number of MiB, is at most 10 MiB (every block cut from a segment must fit in
-    /// one), or is more than [`max_split_bytes`](Self::max_split_bytes).
+    /// If it is not a whole number of MiB, is at most 10 MiB (every block cut from a segment must fit in one), or is
+    /// more than [`max_split_bytes`](Self::max_split_bytes).
     pub fn with_large_segment_bytes(self, bytes: u64) -> Result<Self, InvalidOption> {
         whole_mebibytes(bytes)?;
         if bytes <= MIN_OWN_SEGMENT_BYTES {
@@ -336,7 +336,7 @@ impl Config {
         }
     }
 
-    /// How many steps each power of two is divided into for rounding, by size: a power of two, or 0 for off. Entry `i`
+    /// Into how many steps each power of two is divided for rounding, by size: a power of two, or 0 for off. Entry `i`
     /// is for sizes from 2^(20+i) to 2^(21+i) bytes. The first entry also covers all smaller sizes, and the last all
     /// larger ones. In PyTorch: `roundup_power2_divisions`.
     pub fn roundup_power2_divisions(&self) -> &[u64; ROUNDUP_ENTRIES] {
@@ -346,7 +346,7 @@ impl Config {
     /// Sets [`roundup_power2_divisions`](Self::roundup_power2_divisions).
     ///
     /// # Errors
-    /// Unless each entry is a power of two, or 0.
+    /// If an entry is neither a power of two nor 0.
     pub fn with_roundup_power2_divisions(
         self,
         divisions: [u64; ROUNDUP_ENTRIES],

@@ -1,5 +1,5 @@
-//! The configuration string: [`Config::parse`] and [`Config::apply`], and the loop that reads the
-//! options. Each option is a row of `options.rs`.
+//! The configuration string: [`Config::parse`] and [`Config::apply`], and the loop that reads the options.
+//! Each option is a row of `options.rs`.
 //!
 //! It accepts exactly the strings that PyTorch 2.15 accepts, with the same values; `answers.rs` compares
 //! several hundred strings. One difference is intended: a rejected string changes nothing. PyTorch
@@ -135,7 +135,7 @@ fn read_pass(reader: &mut Reader, config: &mut Config, pass: Pass) -> Result<Vec
     Ok(names)
 }
 
-/// Skips a value of another pass. Returns where it ends.
+/// Skips a value that belongs to another pass. Returns where it ends.
 fn skip(reader: &mut Reader, option: Named) -> Result<usize, ConfigError> {
     let value_at = reader.value_at(option, option.at)?;
     if reader.word(value_at) != Some("[") {

@@ -15,20 +15,20 @@ fields! {
     /// ```
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct PinnedConfig {
-        /// One segment of this size is pinned up front, and small requests are carved from it; bytes, 0 is none.
-        /// In PyTorch: `pinned_reserve_segment_size_mb`.
+        /// One segment of this size, in bytes, is pinned up front, and small requests are carved from it; 0
+        /// means none. In PyTorch: `pinned_reserve_segment_size_mb`.
         reserve_segment_bytes: u64 = 0, with_reserve_segment_bytes
             /// It is not a whole number of MiB.
             within PinnedConfig::size_within_bounds;
 
-        /// Requests above this are not rounded to a power of two; bytes, None means no limit.
-        /// In PyTorch: `pinned_max_round_threshold_mb`.
+        /// Requests above this many bytes are not rounded to a power of two; None means no limit. In
+        /// PyTorch: `pinned_max_round_threshold_mb`.
         max_round_threshold_bytes: Option<u64> = None, with_max_round_threshold_bytes
             /// It is not a whole number of MiB.
             within PinnedConfig::limit_within_bounds;
 
-        /// Blocks above this are not cached when freed; bytes, None means no limit.
-        /// In PyTorch: `pinned_max_cached_size_mb`.
+        /// Blocks above this many bytes are not cached when freed; None means no limit. In PyTorch:
+        /// `pinned_max_cached_size_mb`.
         max_cached_bytes: Option<u64> = None, with_max_cached_bytes
             /// It is not a whole number of MiB.
             within PinnedConfig::limit_within_bounds;
@@ -43,7 +43,7 @@ fields! {
         /// The number of threads that touch the pages before they are registered.
         /// In PyTorch: `pinned_num_register_threads`.
         num_register_threads: u64 = 1, with_num_register_threads
-            /// Unless it is a power of two up to 128.
+            /// If it is not a power of two up to 128.
             within PinnedConfig::threads_within_bounds;
 
         /// Whether errors while freeing are ignored. In PyTorch: `pinned_free_catch_all`.

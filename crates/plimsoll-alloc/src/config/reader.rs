@@ -66,7 +66,7 @@ impl Reader {
         self.not_applicable.push(NotApplicable { option: text.clone(), offset: range.start, because });
     }
 
-    /// The warnings without duplicates, and the options without effect, in the order of the string.
+    /// The warnings without duplicates, and the options that have no effect, in the order of the string.
     pub(super) fn into_findings(mut self) -> (Vec<ConfigWarning>, Vec<NotApplicable>) {
         let key = |warning: &ConfigWarning| (warning.place.range.start, warning.slip.clone());
         self.warnings.sort_by_cached_key(key);
@@ -171,7 +171,7 @@ impl Reader {
         Ok(at)
     }
 
-    /// The backend cannot change after startup; a string must not name two. Returns where it ends.
+    /// The backend cannot change after startup, and a string must not name two. Returns where it ends.
     pub(super) fn backend(&mut self, option: Named) -> Result<usize, ConfigError> {
         let at = self.value_at(option, option.at)?;
         let named = self.needed(option, at)?.to_owned();

@@ -18,7 +18,7 @@ pub(super) enum Pass {
     Cuda,
 }
 
-/// The options with a value set, or why it is invalid.
+/// The options with a value set, or why the value is invalid.
 pub(super) type Checked<C> = Result<C, InvalidOption>;
 
 /// The type of an option, and its getter and setter.
@@ -94,7 +94,8 @@ impl<C> Row<C> {
         }
     }
 
-    /// The value in a snapshot's form, where unlimited sizes are -1. Options that are in no snapshot have one too.
+    /// The value in a snapshot's form, where unlimited sizes are -1. This exists even for options that are in no
+    /// snapshot.
     pub(super) fn setting(&self, config: &C) -> Option<Setting> {
         Some(match &self.value {
             Value::Switch(get, _) => Setting::Switch(get(config)),
@@ -106,7 +107,7 @@ impl<C> Row<C> {
         })
     }
 
-    /// The options with this value from a snapshot. A value of another type changes nothing.
+    /// The options with this value from a snapshot. A value of a different type changes nothing.
     pub(super) fn with_setting(&self, config: C, setting: &Setting) -> Checked<C> {
         match (&self.value, setting) {
             (Value::Switch(_, set), &Setting::Switch(on)) => Ok(set(config, on)),
@@ -148,7 +149,7 @@ impl<C: Clone> Row<C> {
     }
 }
 
-/// Reads the one word that is an option's value, sets it, and returns where it is.
+/// Reads the single word that is an option's value, sets the option, and returns where the word is.
 fn word<C: Clone, T>(
     reader: &mut Reader,
     config: &mut C,

@@ -1,8 +1,8 @@
 //! The memory of one stream in one half of a pool: [`Arena`]. It makes no device calls; `packed/pages.rs` does.
 //!
 //! Each page of an arena is mapped at its place in the *home*, a reserved range as large as an expandable segment.
-//! Blocks are placed there by best fit, across the boundaries of pages. A large block for which no gap of the home is
-//! long enough is stitched.
+//! Blocks are placed there by best fit, across page boundaries. If no gap in the home is long enough for a large
+//! block, the block is stitched.
 
 use std::collections::BTreeSet;
 
@@ -25,11 +25,11 @@ pub(super) struct ArenaKey {
 pub(super) enum Found {
     /// In the home.
     Home(Extent),
-    /// In a range that is stitched already.
+    /// In a range that is already stitched.
     Stitched(RangeNumber),
     /// By stitching these pieces.
     Pieces(Vec<Extent>),
-    /// Not before so many more pages are mapped.
+    /// Only after this many more pages are mapped.
     Missing(u64),
 }
 
@@ -57,7 +57,7 @@ impl Arena {
         self.home.plus(position)
     }
 
-    /// Address and size of the reserved home.
+    /// The address and size of the reserved home.
     pub(super) fn home(&self) -> (Addr, u64) {
         (self.home, self.home_pages * PAGE_BYTES)
     }
@@ -67,8 +67,8 @@ impl Arena {
         self.end_page - self.holes.len() as u64
     }
 
-    /// How to serve a request of `bytes`, with the fewest device calls first. Only blocks of the large half are
-    /// stitched.
+    /// How to serve a request of `bytes`; the way with the fewest device calls comes first. Only blocks of the large
+    /// half are stitched.
     pub(super) fn find(&self, bytes: u64, kind: PoolKind) -> Found {
         if let Some(gap) = self.gaps.best_fit(bytes) {
             return Found::Home(Extent { bytes, ..gap });
@@ -85,8 +85,7 @@ impl Arena {
         }
     }
 
-    /// Where the next pages are to be mapped: at most `pages`, in the lowest hole or at the end. `None` if the home is
-    /// full.
+    /// Where to map the next pages: at most `pages`, in the lowest hole or at the end. `None` if the home is full.
     pub(super) fn next_pages(&self, pages: u64) -> Option<Extent> {
         let (first, room) = match self.holes.first() {
             Some(&first) => (first, (first..).take_while(|page| self.holes.contains(page)).count() as u64),
@@ -96,7 +95,7 @@ impl Arena {
         (pages > 0).then_some(Extent { start: first * PAGE_BYTES, bytes: pages * PAGE_BYTES })
     }
 
-    /// Notes that these pages were mapped. They are free.
+    /// Records that these pages were mapped. They are free.
     pub(super) fn add_pages(&mut self, pages: Extent) {
         for page in pages.start / PAGE_BYTES..pages.end() / PAGE_BYTES {
             self.holes.remove(&page);
@@ -113,7 +112,7 @@ impl Arena {
         runs
     }
 
-    /// Notes that these free pages were unmapped.
+    /// Records that these free pages were unmapped.
     pub(super) fn remove_pages(&mut self, pages: Extent) {
         self.gaps.take(pages);
         self.holes.extend(pages.start / PAGE_BYTES..pages.end() / PAGE_BYTES);

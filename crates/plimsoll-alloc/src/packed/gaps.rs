@@ -1,9 +1,9 @@
-//! The free bytes of an arena: [`Gaps`]. An arena's memory is a line of bytes, its *home*; a gap is a part of it that
-//! no block uses. Neighbouring gaps are always merged.
+//! The free bytes of an arena: [`Gaps`]. An arena's memory is a contiguous range of bytes, its *home*; a gap is a
+//! part of it that no block uses. Neighbouring gaps are always merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A page of physical memory: the allocation granularity of real devices, bytes.
+/// A page of physical memory: the allocation granularity of real devices, in bytes.
 pub(super) const PAGE_BYTES: u64 = 2 << 20;
 
 /// A part of an arena's home. The same byte of the home is always the same byte of physical memory.
@@ -36,7 +36,7 @@ impl Extent {
 pub(super) struct Gaps {
     /// The size of each gap, by its start.
     by_start: BTreeMap<u64, u64>,
-    /// Size and start: a best fit is the first that is large enough.
+    /// Size and start: the best fit is the first one that is large enough.
     by_size: BTreeSet<(u64, u64)>,
     free_bytes: u64,
 }
@@ -46,7 +46,7 @@ impl Gaps {
         self.free_bytes
     }
 
-    /// The size of the largest gap, bytes; 0 if there is none.
+    /// The size of the largest gap, in bytes; 0 if there is none.
     pub(super) fn largest_bytes(&self) -> u64 {
         self.by_size.last().map_or(0, |&(bytes, _)| bytes)
     }
@@ -56,7 +56,7 @@ impl Gaps {
         self.by_size.iter().map(|&(bytes, start)| Extent { start, bytes })
     }
 
-    /// The smallest gap of at least `bytes`; of several, the one at the lowest position.
+    /// The smallest gap of at least `bytes`; if there are several, the one at the lowest position.
     pub(super) fn best_fit(&self, bytes: u64) -> Option<Extent> {
         self.by_size.range((bytes, 0)..).next().map(|&(bytes, start)| Extent { start, bytes })
     }
@@ -72,10 +72,10 @@ impl Gaps {
         (gap.end() >= extent.end()).then_some(gap)
     }
 
-    /// Takes free bytes into use.
+    /// Marks free bytes as used.
     ///
     /// # Panics
-    /// If some of them are not free.
+    /// If any of them are not free.
     pub(super) fn take(&mut self, extent: Extent) {
         let gap = self.around(extent);
         let gap = gap.unwrap_or_else(|| panic!("{extent:?} is free"));
@@ -90,7 +90,7 @@ impl Gaps {
     /// Frees bytes, and merges them with the gaps next to them.
     ///
     /// # Panics
-    /// If some of them are free already.
+    /// If any of them are already free.
     pub(super) fn put(&mut self, extent: Extent) {
         let mut merged = extent;
         if let Some((&start, &bytes)) = self.by_start.range(..extent.end()).next_back() {

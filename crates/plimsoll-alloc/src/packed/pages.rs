@@ -1,6 +1,6 @@
 //! The arenas and the device calls for them: [`Pages`].
 //!
-//! Failed calls change nothing, except that pages that were already mapped stay, as free memory.
+//! Failed calls change nothing, except that pages that were already mapped remain as free memory.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::driver::{Driver, DriverError};
 use crate::event::{DeviceRange, Event, Observer};
 use crate::request::Addr;
 
-/// An arena's pages may be mapped so many times in stitched ranges, on average. Beyond that, the ranges that have not
-/// been used for longest are unmapped. A mapping takes a few bytes of page tables on the device.
+/// How many times, on average, an arena's pages may be mapped in stitched ranges. Beyond that, the least recently used
+/// ranges are unmapped. A mapping takes a few bytes of page tables on the device.
 const MAPPINGS_OF_A_PAGE: u64 = 8;
 
 /// The number of device calls that a [`PackedAllocator`](super::PackedAllocator) has made.
@@ -67,7 +67,7 @@ impl<D: Driver> Pages<D> {
         Self { driver, arenas, reserved_bytes: 0, limit_bytes: None, calls }
     }
 
-    /// Makes an arena if there is none: reserves its home, 9/8 of the device as for expandable segments.
+    /// Creates an arena if there is none: reserves its home, 9/8 of the device as for expandable segments.
     pub(super) fn open(&mut self, key: ArenaKey) -> Result<(), DriverError> {
         if !self.arenas.contains_key(&key) {
             let total_bytes = self.driver.memory().total_bytes;
@@ -131,7 +131,7 @@ impl<D: Driver> Pages<D> {
         Ok(self.arena(key).stitched.insert(StitchedRange::new(addr, pieces)))
     }
 
-    /// Unmaps the stitched ranges that have not been used for longest, if pages are mapped too often.
+    /// Unmaps the least recently used stitched ranges, if pages are mapped too often.
     pub(super) fn trim(&mut self, key: ArenaKey) -> Result<(), DriverError> {
         loop {
             let arena = self.arena(key);
@@ -154,8 +154,8 @@ impl<D: Driver> Pages<D> {
         self.driver.release(addr, pages * PAGE_BYTES)
     }
 
-    /// Returns free pages of an arena to the device, the last ones first, until `pages` are returned or none are left.
-    /// Returns their number.
+    /// Returns free pages of an arena to the device, starting with the last ones, until `pages` are returned or none
+    /// are left. Returns their number.
     pub(super) fn shrink(
         &mut self,
         key: ArenaKey,

@@ -1,26 +1,26 @@
-//! Which free bytes a stitched block takes: [`choose`].
+//! Chooses the free bytes for a stitched block: [`choose`].
 //!
 //! In address order, such a block is the end of one page, then whole pages, then the start of another page. So its
-//! size need not be a multiple of a page: the partial pages at both ends are shared with other blocks.
+//! size need not be a whole number of pages: the partial pages at both ends are shared with other blocks.
 //!
-//! Note [Ends of gaps]: a gap that is left between two blocks usually begins and ends inside of a page. Whole pages
-//! serve any stitched block. What could be lost are the parts before the first and after the last whole page. A
-//! stitched block takes one part of each kind, as many as a freed block gives back. Of all pairs, it takes the one
-//! after which the fewest whole pages are used, and then the one that leaves the fewest bytes over.
+//! Note [Ends of gaps]: a gap that is left between two blocks usually begins and ends inside a page. Whole pages can
+//! serve any stitched block. Only the parts before the first and after the last whole page could be wasted. A
+//! stitched block uses one part of each kind, as many as a freed block gives back. Among all pairs, it uses the one
+//! that needs the fewest whole pages, and then the one that leaves the fewest bytes.
 
 use super::gaps::{Extent, Gaps, PAGE_BYTES};
 
 /// The free bytes for a block, or what is missing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// These, in address order: each but the first starts at the start of a page, and each but the last ends at the
-    /// end of one.
+    /// These, in address order: each except the first starts at the start of a page, and each except the last ends
+    /// at the end of one.
     Pieces(Vec<Extent>),
-    /// So many more whole pages are needed.
+    /// This many more whole pages are needed.
     Missing(u64),
 }
 
-/// The two ends of a block that are parts of pages. An empty end is none.
+/// The two ends of a block, which are parts of pages. An empty end means that there is none.
 #[derive(Debug, Clone, Copy)]
 struct Ends {
     head: Extent,
@@ -37,7 +37,8 @@ pub(super) fn choose(gaps: &Gaps, bytes: u64) -> Choice {
         return Choice::Missing(pages - available);
     }
     let mut pieces = Vec::new();
-    // The head ends where a page ends, the tail begins where one begins, so that the rest of either stays one gap.
+    // The head ends where a page ends and the tail begins where one begins, so that the rest of each gap stays in
+    // one piece.
     let head_bytes = ends.head.bytes.min(bytes);
     pieces.push(Extent::between(ends.head.end() - head_bytes, ends.head.end()));
     let mut missing = bytes - head_bytes;
@@ -85,7 +86,7 @@ fn best_ends(gaps: &Gaps, bytes: u64) -> (Ends, u64) {
 }
 
 /// The whole pages of each gap in the order in which a block takes them: those that follow its head, then small gaps
-/// before large ones, since a large gap can serve a block without stitching.
+/// before large ones, because a large gap can serve a block without stitching.
 fn whole_runs(gaps: &Gaps, ends: Ends) -> Vec<Extent> {
     let runs = gaps.by_size().map(Extent::whole_pages).filter(|run| run.bytes > 0);
     let mut runs: Vec<Extent> = runs.collect();
@@ -94,7 +95,7 @@ fn whole_runs(gaps: &Gaps, ends: Ends) -> Vec<Extent> {
     runs
 }
 
-/// Joins pieces that follow one another in the home.
+/// Joins pieces that are adjacent in the home.
 fn merged(pieces: Vec<Extent>) -> Vec<Extent> {
     let mut joined: Vec<Extent> = Vec::with_capacity(pieces.len());
     for piece in pieces {

@@ -1,13 +1,13 @@
 //! The stitched ranges of an arena: [`StitchedRanges`]. A stitched range is address space in which pages of the home
-//! are mapped a second time, in another order.
+//! are mapped a second time, in a different order.
 //!
 //! A range stays mapped after its block is freed. If the same bytes of the home are free when a block of the same size
 //! is requested, the range serves it without a device call.
 //!
-//! Note [The oldest range first]: of several ranges of one size, the one that was made first is taken. If two steps of a
-//! program make the same requests and begin with the same free bytes, then each request finds in the second step what
-//! it found or made in the first: a range that was made later in the first step comes after it. So the second step
-//! makes no device calls.
+//! Note [The oldest range first]: if several ranges have the same size, the one that was made first is used. If two
+//! steps of a program make the same requests and begin with the same free bytes, each request in the second step finds
+//! the range that it found or made in the first: a range that was made later in the first step comes after it. So the
+//! second step makes no device calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,7 +73,7 @@ pub(super) struct StitchedRanges {
 }
 
 impl StitchedRanges {
-    /// The pages that all ranges map, each counted as often as it is mapped.
+    /// The number of pages that all ranges map; a page counts as often as it is mapped.
     pub(super) fn mapped_pages(&self) -> u64 {
         self.mapped_pages
     }
@@ -105,7 +105,7 @@ impl StitchedRanges {
         Some(range)
     }
 
-    /// Notes that a block begins or ends to use a range.
+    /// Records that a block starts or stops using a range.
     pub(super) fn set_in_use(&mut self, number: RangeNumber, is_in_use: bool) {
         if let Some(range) = self.ranges.get_mut(&number) {
             self.clock += 1;
@@ -114,7 +114,7 @@ impl StitchedRanges {
         }
     }
 
-    /// The range without a block that has not been used for longest.
+    /// The least recently used range that has no block.
     pub(super) fn least_recent(&self) -> Option<RangeNumber> {
         let idle = self.ranges.iter().filter(|(_, range)| !range.is_in_use);
         idle.min_by_key(|(_, range)| range.used_at).map(|(&number, _)| number)

@@ -26,7 +26,7 @@ impl WaitingBlocks {
     pub(super) fn add(&mut self, block: Block, driver: &mut impl Driver) {
         let unrecorded = block.uses.iter().copied().collect();
         let mut waiting = WaitingBlock { block, unrecorded, events: Vec::new() };
-        // A stream for which this fails is tried again before the next request.
+        // If this fails for a stream, it is tried again before the next request.
         let _ = waiting.record(driver);
         self.0.push(waiting);
     }

@@ -47,7 +47,7 @@ impl PinnedMemory {
     /// Allocates: [`PinnedAllocator::alloc`].
     ///
     /// # Errors
-    /// The errors of [`PinnedAllocator::alloc`].
+    /// The same errors as [`PinnedAllocator::alloc`].
     pub fn alloc(&self, request: PinnedRequest) -> Result<PinnedAllocation, PinnedError> {
         self.lock().alloc(request)
     }
@@ -63,7 +63,7 @@ impl PinnedMemory {
     /// Frees a block: [`PinnedAllocator::free`].
     ///
     /// # Errors
-    /// The errors of [`PinnedAllocator::free`].
+    /// The same errors as [`PinnedAllocator::free`].
     ///
     /// # Panics
     /// Like [`PinnedAllocator::free`].
@@ -74,7 +74,7 @@ impl PinnedMemory {
     /// Releases cached blocks and returns their bytes: [`PinnedAllocator::empty_cache`].
     ///
     /// # Errors
-    /// The errors of [`PinnedAllocator::empty_cache`].
+    /// The same errors as [`PinnedAllocator::empty_cache`].
     pub fn empty_cache(&self) -> Result<u64, PinnedError> {
         self.lock().empty_cache()
     }
@@ -87,7 +87,7 @@ impl PinnedMemory {
     /// Begins a capture: [`PinnedAllocator::begin_allocate_to_pool`].
     ///
     /// # Errors
-    /// The errors of [`PinnedAllocator::begin_allocate_to_pool`].
+    /// The same errors as [`PinnedAllocator::begin_allocate_to_pool`].
     pub fn begin_allocate_to_pool(&self, pool: PoolId) -> Result<(), PinnedError> {
         self.lock().begin_allocate_to_pool(pool)
     }
@@ -95,7 +95,7 @@ impl PinnedMemory {
     /// Ends a capture: [`PinnedAllocator::end_allocate_to_pool`].
     ///
     /// # Errors
-    /// The errors of [`PinnedAllocator::end_allocate_to_pool`].
+    /// The same errors as [`PinnedAllocator::end_allocate_to_pool`].
     pub fn end_allocate_to_pool(&self, pool: PoolId) -> Result<(), PinnedError> {
         self.lock().end_allocate_to_pool(pool)
     }
@@ -103,7 +103,7 @@ impl PinnedMemory {
     /// Releases a graph's use of a pool: [`PinnedAllocator::release_pool`].
     ///
     /// # Errors
-    /// The errors of [`PinnedAllocator::release_pool`].
+    /// The same errors as [`PinnedAllocator::release_pool`].
     pub fn release_pool(&self, pool: PoolId) -> Result<(), PinnedError> {
         self.lock().release_pool(pool)
     }

@@ -1,8 +1,9 @@
 //! The cached block that contains a range of addresses.
 //!
 //! A replay allocates at recorded addresses. A recorded request is often served from a new segment, whose block is the largest, or
-//! from the best fit, so the search first looks at a few blocks from both ends of the order. If it finds nothing there, it makes an
-//! index by address, which is kept from then on. Without such a search, the index costs one comparison for each cached block.
+//! from the best fit, so the search first looks at a few blocks from both ends of the order. If it finds nothing there,
+//! it builds an index by address, which is kept from then on. If there is no such search, the index costs only one
+//! comparison for each cached block.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::Pools;
 use crate::block::{BlockId, PoolRef};
 use crate::request::{Addr, StreamId};
 
-/// The number of blocks from each end of the order that a search looks at before it makes an index.
+/// How many blocks a search looks at from each end of the order before it builds an index.
 const LOOKS: usize = 16;
 
 impl Pools {

@@ -43,7 +43,7 @@ impl DeviceMemory {
     /// pool that this thread or the stream is redirected to, if any.
     ///
     /// # Errors
-    /// The errors of [`Allocator::malloc`](crate::Allocator::malloc).
+    /// The same errors as [`Allocator::malloc`](crate::Allocator::malloc).
     #[track_caller]
     pub fn alloc(&self, request: Request) -> Result<Allocation, Error> {
         let mut shared = self.lock();
@@ -60,7 +60,7 @@ impl DeviceMemory {
     /// Allocates at a given address, from the cache: [`Allocator::malloc_with_address`](crate::Allocator::malloc_with_address).
     ///
     /// # Errors
-    /// The errors of [`Allocator::malloc_with_address`](crate::Allocator::malloc_with_address).
+    /// The same errors as [`Allocator::malloc_with_address`](crate::Allocator::malloc_with_address).
     #[track_caller]
     pub fn alloc_with_address(&self, request: Request, addr: Addr) -> Result<Allocation, Error> {
         let mut shared = self.lock();
@@ -143,7 +143,7 @@ impl DeviceMemory {
     /// Frees cached segments on the device and returns their bytes: [`Allocator::empty_cache`](crate::Allocator::empty_cache).
     ///
     /// # Errors
-    /// The errors of [`Allocator::empty_cache`](crate::Allocator::empty_cache).
+    /// The same errors as [`Allocator::empty_cache`](crate::Allocator::empty_cache).
     pub fn empty_cache(&self) -> Result<u64, Error> {
         self.lock().core.empty_cache()
     }
@@ -161,7 +161,7 @@ impl DeviceMemory {
     /// Limits the reserved bytes to a fraction of the device: [`Allocator::set_memory_fraction`](crate::Allocator::set_memory_fraction).
     ///
     /// # Errors
-    /// The errors of [`Allocator::set_memory_fraction`](crate::Allocator::set_memory_fraction).
+    /// The same errors as [`Allocator::set_memory_fraction`](crate::Allocator::set_memory_fraction).
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), Error> {
         self.lock().core.set_memory_fraction(fraction)
     }

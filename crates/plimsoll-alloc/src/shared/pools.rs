@@ -46,7 +46,7 @@ impl Pool {
     /// Sends this thread's requests to the pool until the guard is dropped.
     ///
     /// # Errors
-    /// The errors of [`DeviceMemory::begin_allocate_to_pool`].
+    /// The same errors as [`DeviceMemory::begin_allocate_to_pool`].
     pub fn use_here(&self) -> Result<PoolGuard, Error> {
         self.memory.begin_allocate_to_pool(self.id, Redirect::ThisThread)?;
         Ok(PoolGuard { memory: self.memory.clone(), id: self.id })
@@ -63,7 +63,7 @@ impl Pool {
     /// [`Allocator::empty_pool`](crate::Allocator::empty_pool).
     ///
     /// # Errors
-    /// The errors of [`Allocator::empty_pool`](crate::Allocator::empty_pool).
+    /// The same errors as [`Allocator::empty_pool`](crate::Allocator::empty_pool).
     pub fn empty_cache(&self) -> Result<u64, Error> {
         self.memory.empty_pool(self.id)
     }
@@ -99,7 +99,7 @@ impl DeviceMemory {
     /// Makes a private pool with a new id, (0, n).
     ///
     /// # Errors
-    /// The errors of [`Allocator::create_pool`](crate::Allocator::create_pool).
+    /// The same errors as [`Allocator::create_pool`](crate::Allocator::create_pool).
     pub fn new_pool(&self) -> Result<Pool, Error> {
         self.new_pool_as(|core, id| core.create_pool(id))
     }
@@ -107,7 +107,7 @@ impl DeviceMemory {
     /// Makes a private pool with a new id, (0, n), and its own segment allocator. In PyTorch: `MemPool(allocator)`.
     ///
     /// # Errors
-    /// The errors of [`Allocator::create_pool_with_allocator`](crate::Allocator::create_pool_with_allocator).
+    /// The same errors as [`Allocator::create_pool_with_allocator`](crate::Allocator::create_pool_with_allocator).
     pub fn new_pool_with_allocator(&self, allocator: Arc<dyn SegmentAllocator>) -> Result<Pool, Error> {
         self.new_pool_as(|core, id| core.create_pool_with_allocator(id, allocator))
     }
@@ -126,7 +126,7 @@ impl DeviceMemory {
     /// Makes a pool, or increments its use count: [`Allocator::create_pool`](crate::Allocator::create_pool).
     ///
     /// # Errors
-    /// The errors of [`Allocator::create_pool`](crate::Allocator::create_pool).
+    /// The same errors as [`Allocator::create_pool`](crate::Allocator::create_pool).
     pub fn create_pool(&self, id: PoolId) -> Result<(), Error> {
         self.lock().core.create_pool(id)
     }
@@ -135,7 +135,7 @@ impl DeviceMemory {
     /// [`Allocator::create_pool_with_allocator`](crate::Allocator::create_pool_with_allocator).
     ///
     /// # Errors
-    /// The errors of [`Allocator::create_pool_with_allocator`](crate::Allocator::create_pool_with_allocator).
+    /// The same errors as [`Allocator::create_pool_with_allocator`](crate::Allocator::create_pool_with_allocator).
     pub fn create_pool_with_allocator(
         &self,
         id: PoolId,
@@ -148,7 +148,7 @@ impl DeviceMemory {
     /// [`Allocator::begin_allocate_to_pool`](crate::Allocator::begin_allocate_to_pool).
     ///
     /// # Errors
-    /// The errors of [`Allocator::begin_allocate_to_pool`](crate::Allocator::begin_allocate_to_pool).
+    /// The same errors as [`Allocator::begin_allocate_to_pool`](crate::Allocator::begin_allocate_to_pool).
     pub fn begin_allocate_to_pool(&self, id: PoolId, whose: Redirect) -> Result<(), Error> {
         let mut shared = self.lock();
         shared.core.begin_allocate_to_pool(id)?;
@@ -160,7 +160,7 @@ impl DeviceMemory {
     /// [`Allocator::end_allocate_to_pool`](crate::Allocator::end_allocate_to_pool).
     ///
     /// # Errors
-    /// The errors of [`Allocator::end_allocate_to_pool`](crate::Allocator::end_allocate_to_pool).
+    /// The same errors as [`Allocator::end_allocate_to_pool`](crate::Allocator::end_allocate_to_pool).
     pub fn end_allocate_to_pool(&self, id: PoolId) -> Result<(), Error> {
         let mut shared = self.lock();
         shared.core.end_allocate_to_pool(id)?;
@@ -171,7 +171,7 @@ impl DeviceMemory {
     /// Decrements a pool's use count: [`Allocator::release_pool`](crate::Allocator::release_pool).
     ///
     /// # Errors
-    /// The errors of [`Allocator::release_pool`](crate::Allocator::release_pool).
+    /// The same errors as [`Allocator::release_pool`](crate::Allocator::release_pool).
     pub fn release_pool(&self, id: PoolId) -> Result<(), Error> {
         self.lock().core.release_pool(id)
     }
@@ -194,7 +194,7 @@ impl DeviceMemory {
     /// Frees an unused pool's cached memory: [`Allocator::empty_pool`](crate::Allocator::empty_pool).
     ///
     /// # Errors
-    /// The errors of [`Allocator::empty_pool`](crate::Allocator::empty_pool).
+    /// The same errors as [`Allocator::empty_pool`](crate::Allocator::empty_pool).
     pub fn empty_pool(&self, id: PoolId) -> Result<u64, Error> {
         self.lock().core.empty_pool(id)
     }
@@ -202,7 +202,7 @@ impl DeviceMemory {
     /// Saves a pool's layout: [`Allocator::checkpoint`](crate::Allocator::checkpoint).
     ///
     /// # Errors
-    /// The errors of [`Allocator::checkpoint`](crate::Allocator::checkpoint).
+    /// The same errors as [`Allocator::checkpoint`](crate::Allocator::checkpoint).
     pub fn checkpoint(&self, id: PoolId) -> Result<Checkpoint, Error> {
         self.lock().core.checkpoint(id)
     }
@@ -210,7 +210,7 @@ impl DeviceMemory {
     /// Restores a pool's layout: [`Allocator::restore`](crate::Allocator::restore).
     ///
     /// # Errors
-    /// The errors of [`Allocator::restore`](crate::Allocator::restore).
+    /// The same errors as [`Allocator::restore`](crate::Allocator::restore).
     pub fn restore(&self, checkpoint: &Checkpoint) -> Result<Restored, Error> {
         self.lock().core.restore(checkpoint)
     }

@@ -24,7 +24,7 @@ impl<D: Driver> Run<D> {
         Self { allocator: PackedAllocator::new(driver, Stats::default()), live: Vec::new() }
     }
 
-    /// Takes one step. Returns whether it succeeded.
+    /// Runs one step. Returns whether it succeeded.
     fn step(&mut self, op: Op) -> Result<(), Error> {
         let live = self.live.len();
         match op {
@@ -112,7 +112,7 @@ fn every_device_failure_leaves_a_consistent_state() {
             for nth in 1..=walk(0).allocator.driver().calls() {
                 let mut run = walk(nth);
                 run.live.drain(..).for_each(|block| run.allocator.free(block));
-                // The injected failure may come only now.
+                // The injected failure may occur only now.
                 drop(run.allocator.empty_cache());
                 run.allocator.empty_cache().unwrap();
                 assert_eq!(run.allocator.reserved(), 0, "{error}, seed {seed}, call {nth}");
@@ -156,7 +156,7 @@ fn memory_grows_only_by_the_pages_that_are_missing() {
     for nth in [0, 1, 2] {
         run.step(Op::Free { nth }).unwrap();
     }
-    // Gaps of 3 MiB at 0, 6 and 12 MiB: three whole pages and an end of 1 MiB serve, one page is missing.
+    // Gaps of 3 MiB at 0, 6 and 12 MiB: three whole pages and an end of 1 MiB are usable, and one page is missing.
     run.step(Op::Alloc { bytes: 9 * MIB, stream: 0 }).unwrap();
     assert_eq!(run.allocator.reserved(), 26 * MIB);
     run.check("at the end");

@@ -21,7 +21,7 @@ def backend(torch: Any) -> str:
 
 
 def allocated(torch: Any, device: int) -> int:
-    """Currently allocated bytes of a device."""
+    """The currently allocated bytes on a device."""
     try:
         return int(torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
     except Exception:  # the function is private, and may be missing
@@ -29,7 +29,7 @@ def allocated(torch: Any, device: int) -> int:
 
 
 def levels(torch: Any) -> list[int]:
-    """Currently allocated bytes of each device."""
+    """The currently allocated bytes on each device."""
     return [allocated(torch, it) for it in range(torch.cuda.device_count())]
 
 
@@ -49,8 +49,8 @@ def record_history(torch: Any, *, stacks: str, max_entries: int, context: str | 
 
 
 def write_snapshot(torch: Any, snapshot: dict[str, Any], path: str, max_entries: int, skipped: int | None) -> None:
-    """Writes a snapshot, with what `plimsoll explain` needs in addition to PyTorch's own data. `skipped`: the steps that GradScaler
-    skipped; None if there was no GradScaler.
+    """Writes a snapshot, including what `plimsoll explain` needs in addition to PyTorch's own data. `skipped` is the
+    number of steps that GradScaler skipped; None if there was no GradScaler.
     """
     cuda = torch.cuda
     totals = {str(it): cuda.get_device_properties(it).total_memory for it in range(cuda.device_count())}
@@ -58,7 +58,7 @@ def write_snapshot(torch: Any, snapshot: dict[str, Any], path: str, max_entries:
     record = settings["plimsoll_record"] = {"max_entries": max_entries, "device_total_bytes": totals}
     if skipped is not None:
         record["skipped_steps"] = skipped
-    # The file is complete or missing, even if the process is ended while it writes.
+    # The file is either complete or missing, even if the process is killed while writing.
     with open(f"{path}.unfinished", "wb") as file:
-        pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one
+        pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer cannot read newer ones
     os.replace(f"{path}.unfinished", path)

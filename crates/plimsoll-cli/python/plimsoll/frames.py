@@ -23,7 +23,7 @@ def is_library(path: str) -> bool:
 
 
 def of_program(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of the program, from this one outwards."""
+    """The program's frames, from this one outwards."""
     while frame is not None:
         if not is_library(frame.f_code.co_filename):
             yield frame
@@ -31,7 +31,7 @@ def of_program(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def program_line(frame: FrameType | None) -> tuple[str, int] | None:
-    """The file and line of the innermost frame of the program; None if there is none."""
+    """The file and line of the program's innermost frame; None if there is none."""
     found = next(of_program(frame), None)
     return found and (found.f_code.co_filename, found.f_lineno)
 
@@ -44,12 +44,12 @@ def is_function(frame: FrameType) -> bool:
 def read(frame: FrameType, reader: Callable[[Any], Found]) -> Found:
     """Returns what `reader` returns for the variables of a frame.
 
-    Python before 3.13 makes a dictionary for the variables of a function's frame, which would keep the tensors alive as long
-    as the frame. So it is emptied, unless the program also has it, from `locals()`.
+    Python before 3.13 creates a dictionary for the variables of a function's frame, which would keep the tensors alive
+    as long as the frame. So it is emptied, unless the program also has it, from `locals()`.
     """
     variables = frame.f_locals
     found = reader(variables)
-    # Three references: the frame, this function and the argument.
+    # There are three references: the frame, this function and the argument.
     if is_function(frame) and type(variables) is dict and sys.getrefcount(variables) <= 3:
         variables.clear()
     return found

@@ -24,8 +24,8 @@ UNKNOWN = "no object that Python's garbage collector tracks: C++ code, or an obj
 def holders(tensor: Any) -> list[Holder]:
     """Returns what keeps this tensor's memory allocated: variables, containers, attributes, closures, tracebacks, graphs.
 
-    It takes a tenth of a second in most programs, and a few seconds at most. It calls no code of the program, keeps no
-    reference, and allocates nothing on the GPU. Another tensor that shares the memory has its own holders.
+    It takes a tenth of a second in most programs, and a few seconds at most. It does not call the program's code, keeps
+    no references, and allocates nothing on the GPU. Another tensor that shares the memory has its own holders.
     """
     torch = sys.modules.get("torch")
     if torch is None or not is_a(tensor, torch.Tensor):
@@ -42,7 +42,7 @@ def holders(tensor: Any) -> list[Holder]:
 
 
 def chains(obj: Any) -> list[Chain]:
-    """The chains from an object up to names, with the most informative first."""
+    """The chains from an object up to names, with the most informative ones first."""
     return best(Climb().chains((obj,))[0])
 
 

@@ -29,18 +29,19 @@ def checkpoint_blocks(
 ) -> list[str]:
     """Recomputes the activations of the model's repeated blocks in the backward pass, instead of keeping them.
 
-    The blocks are the entries of the model's containers whose class occurs more than once: the layers of a transformer,
-    the residual blocks of a ResNet; in a model without such entries, the modules whose class occurs more than once.
-    ``every=2`` checkpoints every second block, and ``first=4`` only the first four. With ``nested``, the blocks are the
-    repeated blocks inside these blocks, such as the blocks of a network's stages. Returns their names.
+    The blocks are the entries of the model's containers whose class occurs more than once: for example the layers of a
+    transformer or the residual blocks of a ResNet. In a model without such entries, they are the modules whose class
+    occurs more than once. ``every=2`` checkpoints every second block, and ``first=4`` only the first four. With
+    ``nested``, the blocks are the repeated blocks inside these blocks, such as the blocks of a network's stages.
+    Returns their names.
 
-    ``segments=8`` recomputes consecutive blocks together, in 8 segments, and keeps only the inputs of segments;
+    ``segments=8`` recomputes consecutive blocks together, in 8 segments, and keeps only the inputs of the segments;
     ``segments=True`` uses the square root of the number of blocks. It does the same as
     ``torch.utils.checkpoint.checkpoint_sequential``, but in any model. A model without repeated blocks is divided along
     its longest ``nn.Sequential``.
 
-    Losses and parameters are bit-identical, even with dropout and batch normalization. Refused if the model has no such
-    blocks, if ``torch.compile`` compiles it, or if it is already checkpointed. A cache for generation
+    Losses and parameters are bit-identical, even with dropout and batch normalization. It is refused if the model has
+    no such blocks, if ``torch.compile`` compiles it, or if it is already checkpointed. A cache for generation
     (``config.use_cache`` of transformers) is turned off, because it would be filled twice.
     """
     if every < 1 or (first is not None and first < 1):
@@ -104,10 +105,10 @@ def offload_weights(model: torch.nn.Module) -> None:
 
 
 def chunked_loss(model: torch.nn.Module, rows: int | None = None) -> Attached:
-    """Computes the model's last linear layer and the cross-entropy of its result in chunks: the complete logits are
-    never materialized.
+    """Computes the model's last linear layer and the cross-entropy of its result in chunks, so that the complete logits
+    are never materialized.
 
-    The loss may be computed inside or outside the model. ``rows`` is the number of rows of a chunk; by default a chunk
+    The loss may be computed inside or outside the model. ``rows`` is the number of rows in a chunk; by default, a chunk
     has 128 MiB, and layers with fewer than 2^20 logits are not chunked. Rounding differs, because the gradient of the
     weight is a sum over chunks. ``backward`` raises ``RefusedError`` if the logits are used for anything else.
     """
@@ -150,7 +151,7 @@ def accumulate(model: torch.nn.Module, parts: int) -> Attached:
     """Runs the batch in parts, forward and backward, inside the call of a model that returns its loss.
 
     The rest of the program stays unchanged: ``backward`` adds the gradients of the complete batch. Rounding differs,
-    and dropout draws other masks. Refused with batch normalization and DDP, and if it is unknown how to combine the
+    and dropout draws different masks. Refused with batch normalization and DDP, and if it is unknown how to combine the
     losses of the parts.
     """
     at_least_two(parts)
@@ -164,7 +165,7 @@ def accumulate(model: torch.nn.Module, parts: int) -> Attached:
 def split(model: torch.nn.Module, parts: int) -> Attached:
     """Runs the batch in parts inside the call of the model; each part is recomputed in the backward pass.
 
-    Rounding differs, and dropout draws other masks. Refused with batch normalization.
+    Rounding differs, and dropout draws different masks. Refused with batch normalization.
     """
     at_least_two(parts)
     from . import _attach
@@ -183,11 +184,12 @@ def bf16(model: torch.nn.Module) -> Attached:
 
 
 def adam_8bit(optimizer: torch.optim.Optimizer) -> None:
-    """Keeps the moments of ``torch.optim.Adam`` and ``AdamW`` in 8 bits: 2 bytes a parameter instead of 8. Changes the numbers.
+    """Keeps the moments of ``torch.optim.Adam`` and ``AdamW`` in 8 bits: 2 bytes per parameter instead of 8. Changes
+    the numbers.
 
-    Blockwise dynamic quantization, as in bitsandbytes: blocks of 256 values, and f32 moments for parameters of fewer
-    than 4096. Moments that the optimizer already has are converted at its next step. Refused for other optimizers,
-    with ``amsgrad``, and for sharded parameters.
+    Uses blockwise dynamic quantization, as in bitsandbytes: blocks of 256 values, and f32 moments for parameters with
+    fewer than 4096 values. Moments that the optimizer already has are converted at its next step. Refused for other
+    optimizers, with ``amsgrad``, and for sharded parameters.
     """
     from . import _attach  # noqa: F401  (refusals are exceptions)
     from .techniques.adam_8bit import convert, objection

@@ -63,14 +63,14 @@ def missing() -> str | None:
 
 
 def name(ipython: Any, owner: Owner) -> None:
-    """Names the cell of a line, and the variable or output that keeps its memory."""
+    """Names the cell of a line, and the variable or output that keeps the line's memory."""
     if not owner.file or not is_cell(owner.file):
         return
     count = number_of(ipython, owner.file)
     if count is not None and owner.is_before:
         inside = "" if owner.function == "<module>" else f", {owner.function}"
         owner.line = f"line {owner.number} of cell [{count}]{inside}"
-    # A tensor that a variable holds looks like a parameter or an input if nothing else shows what it is.
+    # A tensor in a variable looks like a parameter or an input if nothing else shows what it is.
     if owner.function == "<module>" and owner.category not in ("workspace", "gradient", "optimizer state"):
         kept = keeper(ipython, owner, count)
         if kept is not None:

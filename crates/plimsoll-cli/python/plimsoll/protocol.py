@@ -1,8 +1,8 @@
 """The messages between our Python and the program `plimsoll`: names, fields, and the version of both.
 
 The program's side is `src/protocol/mod.rs`; `tests/protocol/messages.jsonl` has a recorded message of each kind, which
-the tests of both sides read. A message is a JSON file in a folder that an environment variable names. If a name or a
-field changes, so does the version.
+the tests of both sides read. A message is a JSON file in a folder named by an environment variable. Whenever a name or
+a field changes, the version changes too.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Peaks(TypedDict):
 
 
 class Outside(TypedDict):
-    """Memory that a process uses on a device in addition to what it requests, at the peak of its memory there."""
+    """Memory that a process uses on a device beyond what it requests, when its memory there peaks."""
 
     device: int
     owner: str
@@ -116,7 +116,7 @@ class GrowingSteps(TypedDict):
     device: int
     bytes: int
     every: int
-    times: int  # how often growth was seen
+    times: int  # how often memory was seen to grow
     steps: int
     total: int | None
     resets: bool  # whether it is dropped after `total` steps, in each round of an outer loop
@@ -140,8 +140,8 @@ class Climb(TypedDict):
 
 
 class Late(TypedDict):
-    """Statements of the training loop that did not run but may matter for memory: their test in the source, the number of
-    steps after which they have run, and whether they ran in the first step, when the optimizer had no state.
+    """Statements of the training loop that did not run but may matter for memory: their test in the source, the number
+    of steps after which they will have run, and whether they ran in the first step, when the optimizer had no state.
     """
 
     file: str
@@ -172,7 +172,7 @@ class GrowingBatches(TypedDict):
 
 
 class CutLoop(TypedDict):
-    """A loop over a DataLoader that, after the steps, did not get all of its batches."""
+    """A loop over a DataLoader after the steps that did not get all of its batches."""
 
     file: str | None
     line: int | None
@@ -186,7 +186,7 @@ class CutLoop(TypedDict):
 
 
 class Batches(TypedDict):
-    """The batches of the training differ in size, and only the first ones were examined."""
+    """Training batches differ in size, and only the first ones were examined."""
 
     made: int
     total: int | None
@@ -291,7 +291,7 @@ class Report(TypedDict):
     went_on: bool
     whole: bool  # whether the training loop ran to its end
     ended: bool
-    after: list[Place]  # code behind the last step that may need memory and did not run
+    after: list[Place]  # code after the last step that may need memory and did not run
     unseen: list[Place]
     late: list[Late]
     after_error: Thrown | None
@@ -359,7 +359,7 @@ class View(TypedDict):
 
 
 class Measured(TypedDict):
-    """The measurement of a process of `run --check`, for `run --measured`."""
+    """What a process of `run --check` measured, for `run --measured`."""
 
     device: int
     allocated_bytes: int

@@ -33,7 +33,7 @@ class Recording:
         self.max_entries = max_entries
         self.began_us = time.time_ns() // 1000
         torch.cuda.init()
-        # Another recording, such as that of `plimsoll run`, is running: it is neither restarted nor stopped.
+        # Another recording, such as the one by `plimsoll run`, is running: it is neither restarted nor stopped.
         self.is_shared = is_recording()
         if not self.is_shared:
             record_history(torch, stacks=stacks, max_entries=max_entries)
@@ -66,11 +66,11 @@ class Recording:
                 torch.cuda.memory._record_memory_history(enabled=None)
 
     def explain(self) -> dict[str, Any]:
-        """Stops the recording if it is still running, and explains it as :func:`plimsoll.explain` does."""
+        """Stops the recording if it is still running, and explains it like :func:`plimsoll.explain`."""
         return answer(["explain", "--json", "--", self.stop()])
 
     def write(self) -> None:
-        """Writes the snapshot, with what `plimsoll explain` needs in addition to PyTorch's own data."""
+        """Writes the snapshot, including what `plimsoll explain` needs in addition to PyTorch's own data."""
         import torch
 
         snapshot = torch.cuda.memory._snapshot()
@@ -146,8 +146,8 @@ BEFORE = "<before>"  # prefix of the file names of blocks that were allocated be
 
 
 def mark_before(snapshot: dict[str, Any], max_entries: int) -> None:
-    """Marks the frames of blocks from before this recording. An earlier recording noted these frames, and they
-    show which code allocated the block.
+    """Marks the frames of blocks from before this recording. An earlier recording noted these frames, which show what
+    code allocated the block.
     """
     for device, events in enumerate(snapshot["device_traces"]):
         if len(events) >= max_entries:
@@ -185,7 +185,7 @@ skipped: list[Skipped] = []  # the steps that GradScaler skipped in this process
 
 
 def count_skipped() -> None:
-    """Starts to count the steps that GradScaler skips, once for all recordings."""
+    """Starts counting the steps that GradScaler skips, once for all recordings."""
     if not skipped:
         import torch
 
@@ -193,7 +193,7 @@ def count_skipped() -> None:
 
 
 def on_out_of_memory(device: int, asked: int, total: int, free: int) -> None:
-    """A request failed: writes the snapshots. PyTorch ends the process if this raises."""
+    """Called when a request has failed: writes the snapshots. PyTorch ends the process if this raises."""
     for recording in active:
         try:
             recording.write()

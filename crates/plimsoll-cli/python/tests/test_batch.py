@@ -1,4 +1,4 @@
-# The change of a program's batch, for plan's search for the largest one.
+# Changes to a program's batch size, for plan's search for the largest one.
 
 import sys
 import types

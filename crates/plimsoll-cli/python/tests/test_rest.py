@@ -1,4 +1,4 @@
-# Code behind the training loop (`after.py`), and steps whose requests differ in size (`varying.py`).
+# Code after the training loop (`after.py`), and steps whose requests differ in size (`varying.py`).
 
 import sys
 

@@ -1,4 +1,4 @@
-//! What was measured, beside what the table of GPUs says: [`Figure`].
+//! A measurement next to the value in the table of GPUs: [`Figure`].
 
 use plimsoll_gpu::Gpu;
 use plimsoll_gpu::nccl::Kernel;
@@ -12,7 +12,7 @@ pub(super) struct Figure {
     /// Its name in a row; `None` for a figure that only tests a rule.
     pub(super) key: Option<&'static str>,
     pub(super) bytes: u64,
-    /// What the table, or the rule, says for this GPU.
+    /// The value in the table, or according to the rule, for this GPU.
     pub(super) expected: Option<outside::Figure>,
     /// How it was measured.
     pub(super) how: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Figure {
 /// How a figure compares with the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Match {
-    /// At most one page off.
+    /// They differ by at most one page.
     Same,
     /// Further off.
     Different,
@@ -69,7 +69,7 @@ pub(super) fn of_library(key: &'static str, bytes: u64, gpu: &Gpu) -> Figure {
     Figure { owner, key: Some(key), bytes, expected, how }
 }
 
-/// The bytes of stacks that NCCL's kernel of the first all-reduce takes.
+/// The bytes of stack that NCCL's kernel for the first all-reduce uses.
 pub(super) fn ring_stack_bytes(gpu: &Gpu) -> u64 {
     outside::local_memory_bytes(gpu, Kernel::Ring.stack_bytes()) - outside::local_memory_bytes(gpu, 0)
 }

@@ -19,13 +19,13 @@ const REFERENCE_NS: u64 = 1_040_000;
 /// How long to measure.
 const LONG: Duration = Duration::from_millis(1500);
 
-/// How long `plan` measures, which prints only times that depend on it.
+/// How long `plan` measures; it prints only times that depend on the result.
 const SHORT: Duration = Duration::from_millis(90);
 
 /// How many parts the measurement has. The fastest one counts, because other programs only make it slower.
 const PARTS: u32 = 15;
 
-/// Work like that of a Python program that launches kernels: look-ups, small allocations, branches that depend on data.
+/// Work similar to that of a Python program that launches kernels: lookups, small allocations, data-dependent branches.
 fn work(seed: u64) -> u64 {
     let mut names: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     let mut state = seed | 1;
@@ -53,7 +53,7 @@ pub(crate) fn factor() -> f64 {
     *FACTOR
 }
 
-/// The time of one round of work, in nanoseconds of the thread.
+/// The time for one round of work, in nanoseconds of the thread's processor time.
 fn round_ns(long: Duration) -> u64 {
     let mut best = u64::MAX;
     let mut sum = 0;
@@ -66,7 +66,7 @@ fn round_ns(long: Duration) -> u64 {
         }
         best = best.min((thread_ns() - began) / rounds.max(1));
     }
-    // The result is used, so that the compiler keeps the work.
+    // The result is used, so that the compiler does not remove the work.
     std::hint::black_box(sum);
     best
 }

@@ -1,7 +1,7 @@
-//! `plimsoll calibrate`: measures this machine's GPU, and writes a row that `--gpu FILE.json` takes.
+//! `plimsoll calibrate`: measures this machine's GPU, and writes a row that `--gpu FILE.json` reads.
 //!
-//! The driver alone is measured in this process (`plimsoll_cuda::Probe`), PyTorch and NCCL in processes of their own. Each figure
-//! is shown beside the one of the table of GPUs.
+//! The driver alone is measured in this process (`plimsoll_cuda::Probe`); PyTorch and NCCL are measured in separate
+//! processes. Each figure is shown next to the one in the table of GPUs.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -68,7 +68,7 @@ Examples:
   plimsoll predict --gpu h100.json -- python train.py
   plimsoll calibrate --host";
 
-/// The stacks per thread of the kernels that test the rule for local memory.
+/// The stack sizes per thread of the kernels that test the rule for local memory.
 const STACKS: [u32; 2] = [2 << 10, 4 << 10];
 
 /// Measures. Returns the report for stdout.
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<Answer, Failure> {
     Ok(Answer { text, exit: if is_complete { Exit::Done } else { Exit::OutOfMemory } })
 }
 
-/// The failure without a GPU.
+/// The failure if there is no GPU.
 fn unusable(why: &CudaError) -> Failure {
     Failure::new(
         Exit::Unreadable,
@@ -103,7 +103,7 @@ fn unusable(why: &CudaError) -> Failure {
     )
 }
 
-/// What the driver alone takes.
+/// Measures how much memory the driver alone uses.
 fn driver(probe: &mut Probe, row: &mut Row) -> Result<(), CudaError> {
     let gpu = row.gpu;
     let derived = |bytes| Some(Bytes { bytes, basis: Basis::Derived });
@@ -149,7 +149,7 @@ fn driver(probe: &mut Probe, row: &mut Row) -> Result<(), CudaError> {
     row.figures.push(rule("a request of 2 MiB + 1 B", probe.requests(1, page + 1)?, 2 * page, "whole pages"));
     let mut largest = 0;
     for room in STACKS {
-        // The driver's compiler is a library of its own, which a container may lack.
+        // The driver's compiler is a separate library, which a container may lack.
         let bytes = match probe.stack(room) {
             Ok(bytes) => bytes,
             Err(why) => {
@@ -168,7 +168,8 @@ fn driver(probe: &mut Probe, row: &mut Row) -> Result<(), CudaError> {
     probe.leave()
 }
 
-/// What PyTorch, its libraries and NCCL take. Returns whether everything that was asked for was measured.
+/// Measures how much memory PyTorch, its libraries and NCCL use. Returns whether everything that was requested was
+/// measured.
 fn pytorch(args: &CalibrateArgs, row: &mut Row) -> Result<bool, Failure> {
     let folder = tempfile::tempdir()
         .map_err(|why| Failure::new(Exit::Unreadable, format!("a temporary folder: {why}")))?;

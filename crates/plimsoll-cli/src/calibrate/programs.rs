@@ -13,7 +13,7 @@ use serde_json::Value;
 /// How long a program may take.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How long it may take to end when it is asked to.
+/// How long it may take to exit when it is asked to.
 const GRACE: Duration = Duration::from_secs(40);
 
 /// What PyTorch measured.
@@ -50,7 +50,7 @@ impl Measured {
     }
 }
 
-/// When kernels are loaded.
+/// How libraries and kernels are loaded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Uses {
     /// All libraries, with kernels loaded lazily.
@@ -59,7 +59,7 @@ pub(super) enum Uses {
     EagerKernels,
 }
 
-/// A Python program to run: `--python`, or that of the environment, or the first on the path.
+/// The Python to run: `--python`, the one of the active environment, or the first on the path.
 pub(super) fn python(given: Option<&Path>) -> PathBuf {
     let environment = || Some(PathBuf::from(std::env::var_os("VIRTUAL_ENV")?).join("bin/python"));
     given
@@ -68,7 +68,7 @@ pub(super) fn python(given: Option<&Path>) -> PathBuf {
         .unwrap_or("python3".into())
 }
 
-/// First uses of libraries on one GPU, by CUDA's number.
+/// Measures the first uses of libraries on one GPU, given by CUDA's number.
 ///
 /// # Errors
 /// A sentence that says why there are no figures.
@@ -82,7 +82,7 @@ pub(super) fn first_uses(python: &Path, folder: &Path, device: u32, uses: Uses) 
     run(&mut command)
 }
 
-/// First uses of NCCL on two GPUs.
+/// Measures the first uses of NCCL on two GPUs.
 ///
 /// # Errors
 /// A sentence that says why there are no figures.
@@ -91,7 +91,7 @@ pub(super) fn two_ranks(python: &Path, folder: &Path) -> Result<Measured, String
     run(&mut script(python, folder, "two_ranks.py", include_str!("two_ranks.py"), &launcher)?)
 }
 
-/// The variable's text that selects a GPU among those that this process sees.
+/// The value of the variable that selects one of the GPUs that this process sees.
 fn seen(device: u32) -> String {
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let names: Vec<&str> = visible.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
@@ -137,7 +137,7 @@ fn run(command: &mut Command) -> Result<Measured, String> {
 
 /// Ends a program. A launcher ends its ranks first, if it has time for that.
 fn end(child: &mut Child) {
-    // Each of these fails only if it ends by itself at this moment.
+    // Each of these fails only if the program exits by itself at this moment.
     let _asked = kill_process(Pid::from_child(child), Signal::TERM);
     let until = Instant::now() + GRACE;
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {

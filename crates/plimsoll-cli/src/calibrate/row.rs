@@ -20,9 +20,9 @@ pub(super) struct Row {
     pub(super) facts: ProbedFacts,
     /// The listed GPU of this name, or else the nearest one.
     like: &'static Gpu,
-    /// Whether `like` is this GPU.
+    /// Whether `like` is this very GPU.
     is_listed: bool,
-    /// The properties that the GPU reports; the others are those of `like`.
+    /// The properties that the GPU reports; the others come from `like`.
     pub(super) gpu: Gpu,
     properties: Map<String, Value>,
     pub(super) figures: Vec<Figure>,
@@ -33,7 +33,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// A row without figures.
+    /// Creates a row without figures.
     pub(super) fn of(facts: ProbedFacts) -> Row {
         let named = plimsoll_gpu::named(&facts.name).ok();
         let nearest = || plimsoll_gpu::nearest_of(facts.total_bytes, facts.capability);
@@ -214,7 +214,8 @@ fn properties(facts: &ProbedFacts, like: &Gpu, is_listed: bool) -> Map<String, V
     all.into_iter().filter(|(_, value)| is_given(value)).collect()
 }
 
-/// The bandwidth of the memory: the datasheet's for a listed GPU, otherwise that of its bus at its clock, twice a cycle.
+/// The memory bandwidth: the datasheet's for a listed GPU, otherwise computed from the bus width and the clock, at two
+/// transfers per cycle.
 fn bandwidth(facts: &ProbedFacts, like: &Gpu, is_listed: bool) -> Option<String> {
     let bus = u64::from(facts.bus_bits.unsigned_abs()) / 8
         * 2
@@ -224,7 +225,7 @@ fn bandwidth(facts: &ProbedFacts, like: &Gpu, is_listed: bool) -> Option<String>
     (per_s > 0).then(|| format!("{per_s}B/s"))
 }
 
-/// A version of NCCL, such as `2.28.9`.
+/// An NCCL version, such as `2.28.9`.
 fn version(text: &str) -> Option<Version> {
     let mut parts = text.split('.').map(|part| part.parse().ok());
     Some(Version::new(parts.next()??, parts.next()??, parts.next().flatten().unwrap_or(0)))

@@ -47,7 +47,7 @@ impl Want {
     }
 }
 
-/// The result, the worst first.
+/// The result; the worst ones come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     Fails,
@@ -63,7 +63,7 @@ pub(super) struct Assertion {
     pub(super) verdict: Verdict,
     /// The asserted and the actual figure in a sentence.
     pub(super) message: String,
-    /// The bound, in [`Want::unit`].
+    /// The bound, in the unit of [`Want::unit`].
     pub(super) limit: f64,
     /// The actual figure, in the same unit.
     pub(super) actual: f64,
@@ -85,7 +85,7 @@ impl Assertion {
     /// responsible lines to list.
     ///
     /// # Errors
-    /// The baseline does not have the device.
+    /// If the baseline does not have the device.
     pub(super) fn of(
         want: Want,
         explained: &Explained,
@@ -96,7 +96,7 @@ impl Assertion {
         let device = &explained.devices[place];
         let before = baseline.map(|baseline| counterpart(baseline, device)).transpose()?;
         let mut decided = decide(want, explained, device, before);
-        // A GradScaler skip has no responsible line of memory.
+        // No line is responsible for a step that GradScaler skips.
         if decided.verdict == Verdict::Fails && !matches!(want, Want::SkippedAtMost(_)) {
             decided.lines = blamed(want, explained, device, baseline.zip(before));
             decided.lines.truncate(rows);
@@ -108,7 +108,7 @@ impl Assertion {
     }
 }
 
-/// The baseline's device of this number.
+/// The baseline's device with this number.
 fn counterpart<'a>(
     baseline: &'a Explained,
     device: &DeviceExplanation,
@@ -216,8 +216,8 @@ fn decide(
     Assertion { want, device: timeline.device, verdict, message, limit, actual, lines: Vec::new() }
 }
 
-/// The lines that leak, or the largest at the moment in question. With a baseline, the lines that grew the
-/// most.
+/// The lines that leak, or the largest at the moment in question. With a baseline, these are the lines
+/// that grew the most.
 fn blamed(
     want: Want,
     explained: &Explained,

@@ -1,5 +1,5 @@
-//! The report about one device of a recording: [`report`]. The text and the JSON are made from it; the page draws the
-//! same from the recording.
+//! The report about one device of a recording: [`report`]. The text and the JSON are made from it; the page shows the
+//! same facts, taken from the recording.
 
 use plimsoll_trace::explain::leaks::{Place, Verdict};
 use plimsoll_trace::explain::{
@@ -18,10 +18,10 @@ use crate::report::full;
 use crate::shown::Shown;
 use crate::{doctor, leaks, whatif};
 
-/// Moments of the recording at which the largest hole is shown.
+/// Moments in the recording for which the largest hole is shown.
 const MOMENTS: usize = 8;
 
-/// The report, with its sections in the order in which a person reads them.
+/// The report, with its sections in reading order.
 pub(crate) fn report(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Report {
     let size = |bytes: u64| shown.size(bytes);
     let verdict = verdict::sentence(device, size);
@@ -139,7 +139,7 @@ fn tables(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Ve
     sections
 }
 
-/// The device's bytes: a sum, then its parts.
+/// The device's bytes: the total, then its parts.
 fn device_memory(device: &DeviceExplanation, shown: Shown) -> Section {
     let row = |row: LedgerRow| {
         let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| shown.size(bytes));
@@ -190,8 +190,8 @@ fn growth(explained: &Explained, device: &DeviceExplanation, rises: &[Rise], sho
     vec![section, leaks::kept_of_each(explained, device, shown.rows, size)]
 }
 
-/// The blocks that prevent cached memory from being released, and how much. Only a JSON value if that is
-/// little.
+/// The blocks that prevent cached memory from being released, and how much. If the amount is small, this appears only
+/// in the JSON.
 fn pins(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Section {
     let DeviceExplanation { fragmentation, timeline, .. } = device;
     let value = holes::as_json(explained, device);

@@ -53,7 +53,7 @@ impl Live {
     /// request failed, or else the peak.
     ///
     /// # Errors
-    /// A device does not have the moment.
+    /// If a device does not have the moment.
     pub(crate) fn of_all(
         recording: &Recording,
         devices: &[DeviceExplanation],

@@ -37,7 +37,7 @@ CREATE VIEW blocks AS
 /// large.
 ///
 /// # Errors
-/// SQLite ran out of memory.
+/// If SQLite runs out of memory.
 pub(super) fn database(snapshot: &Snapshot, devices: &[i32]) -> rusqlite::Result<Vec<u8>> {
     let mut connection = Connection::open_in_memory()?;
     connection.execute_batch(TABLES)?;

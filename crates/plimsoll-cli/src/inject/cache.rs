@@ -1,7 +1,8 @@
 //! Folders for files that other programs load from us: our Python, the stand-in, links and scripts.
 //!
-//! The files always equal the copies inside this program: each is compared byte by byte and repaired, and so are its owner, its
-//! mode and the other files in its folder. No other user can write to the folder, or rename a folder above it.
+//! The files always match the copies inside this program: each is compared byte by byte and repaired if necessary, and
+//! so are its owner, its mode and the other files in its folder. No other user can write to the folder, or rename a
+//! folder above it.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -25,10 +26,10 @@ const SEPARATORS: &[u8] = b" \t\n:;";
 /// A file: its path in the folder, and its content.
 pub(crate) type File<'bytes> = (PathBuf, &'bytes [u8]);
 
-/// The folder for temporary files: TMPDIR, or another folder if it cannot be used.
+/// The folder for temporary files: TMPDIR, or another folder if that cannot be used.
 ///
 /// # Errors
-/// No folder can be used.
+/// If no folder can be used.
 pub(crate) fn temporary() -> Result<PathBuf, Failure> {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let others = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
@@ -52,11 +53,11 @@ pub(crate) fn unwritable(folder: &Path, why: &io::Error) -> Failure {
     Failure::new(Exit::Unreadable, message)
 }
 
-/// Makes a folder with exactly these files in the user's cache. If no cache can be used, it is in `instead`, or else in a new
-/// temporary folder, which is not removed.
+/// Makes a folder with exactly these files in the user's cache. If no cache can be used, the folder is in `instead`, or
+/// else in a new temporary folder, which is not removed.
 ///
 /// # Errors
-/// No folder can be written to.
+/// If no folder can be written to.
 pub(crate) fn installed(name: &str, files: &[File<'_>], instead: Option<&Path>) -> Result<PathBuf, Failure> {
     let mut hasher = DefaultHasher::new();
     files.hash(&mut hasher);
@@ -92,8 +93,8 @@ fn caches(home: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) -> V
     all.into_iter().flatten().collect()
 }
 
-/// Whether this user can write to the folder, no other user can change its files, and its path can be part of a variable
-/// with a list of paths.
+/// Whether this user can write to the folder, no other user can change its files, and its path can be used in a
+/// variable that lists paths.
 fn is_usable(folder: &Path) -> bool {
     let is_one_path = !folder.as_os_str().as_bytes().iter().any(|byte| SEPARATORS.contains(byte));
     let is_safe = |above: &Path| {

@@ -1,6 +1,7 @@
-//! Injects our Python code into every Python process of the user's program, through a private folder, first in PYTHONPATH, with
-//! a sitecustomize.py and the modules that it loads. They are the wheel's modules (`python/plimsoll`) in a package of another
-//! name, so the user's environment does not need the wheel. `cache.rs` makes the folder, which outlives this process.
+//! Injects our Python code into every Python process of the user's program, through a private folder that comes first
+//! in PYTHONPATH and contains a sitecustomize.py and the modules that it loads. These are the wheel's modules
+//! (`python/plimsoll`) in a package with a different name, so the user's environment does not need the wheel.
+//! `cache.rs` creates the folder, which outlives this process.
 
 pub(crate) mod cache;
 
@@ -15,7 +16,7 @@ const MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/python.rs")
 /// The name under which the user's Python processes import them.
 const PACKAGE: &str = "plimsoll_injected";
 
-/// The module that is also the folder's sitecustomize.py.
+/// The module that also serves as the folder's sitecustomize.py.
 const ENTRY: &str = include_str!("../../python/plimsoll/_inject/sitecustomize.py");
 
 /// The verb that injects.
@@ -57,7 +58,7 @@ pub(crate) fn lay_out(folder: &Path, verb: Verb) -> io::Result<()> {
     Ok(())
 }
 
-/// A hint for the error if a command cannot be started: a Python file may need its interpreter in front.
+/// A hint for the error if a command cannot be started: a Python file may need to be run with its interpreter.
 pub(crate) fn interpreter_hint(command: &str) -> String {
     if command.ends_with(".py") { format!("; try: python {command}") } else { String::new() }
 }
@@ -70,7 +71,7 @@ pub(crate) fn python_path(folder: &Path) -> OsString {
     }
 }
 
-/// The user's allocator settings, followed by the one that turns expandable segments on.
+/// The user's allocator settings, plus the one that turns on expandable segments.
 pub(crate) fn expandable(settings: Option<&str>) -> String {
     let own = settings.map(str::to_owned).or_else(|| {
         ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"]

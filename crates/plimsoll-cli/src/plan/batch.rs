@@ -49,7 +49,7 @@ impl Batches {
 /// --batch names none.
 ///
 /// # Errors
-/// The options contradict each other.
+/// If the options contradict each other.
 pub(super) fn wanted(args: &PlanArgs) -> Result<Option<Batches>, Failure> {
     let has_mark = args.command.iter().any(|word| word.to_string_lossy().contains(MARK));
     let is_largest = args.goal == Some(Goal::Batch);

@@ -18,16 +18,15 @@ pub(super) struct Candidate {
     pub(super) set: Set,
     pub(super) trial: Trial,
     pub(super) fit: Fit,
-    /// The trial under the GPU's limit, if the set fits only because the program catches out-of-memory
-    /// errors and continues with less memory. `trial` is then the run without that limit, if it
-    /// succeeded.
+    /// The trial under the GPU's limit, if the set fits only because the program catches out-of-memory errors and
+    /// continues with less memory. `trial` is then the run without that limit, if it succeeded.
     pub(super) caught: Option<Trial>,
     /// `None` if the work of a step is unknown.
     pub(super) cost: Option<Cost>,
 }
 
 impl Candidate {
-    /// Takes over the result of the run at the GPU's size, which has more steps than the trial.
+    /// Replaces the trial's result with that of the run at the GPU's size, which has more steps.
     pub(super) fn settle(&mut self, itself: &Trial, limits: Limits) {
         self.trial.allocated_bytes = itself.allocated_bytes;
         self.trial.reserved_bytes = itself.reserved_bytes;
@@ -49,7 +48,7 @@ impl Candidate {
     }
 
     /// Pinned host memory, in bytes, if the set moves tensors there. This is all pinned memory of the program, in PyTorch's block
-    /// sizes, which are powers of two. If that is not known, it is the bytes of the tensors.
+    /// sizes, which are powers of two. If that is unknown, it is the size of the tensors.
     pub(super) fn pinned_bytes(&self) -> u64 {
         let moves =
             |it: &Technique| matches!(it.row().time, Time::Copies | Time::WeightCopies | Time::StepCopies);

@@ -25,7 +25,7 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// The run of a set, if it ran.
+    /// The run of a set, if there was one.
     pub(super) fn of(&self, set: &Set) -> Option<&Trial> {
         self.ran.iter().find(|(of, _)| of == set).map(|(_, trial)| trial)
     }
@@ -33,7 +33,7 @@ impl Checked {
 
 impl Search<'_, '_> {
     /// Searches, then runs the chosen set at the GPU's size until its reserved bytes stop growing. If it
-    /// does not fit there, or fits only just, the search is repeated with trials that run equally long.
+    /// does not fit there, or only just fits, the search is repeated with trials that run just as long.
     /// If the set still fits in those trials, the search is repeated without it.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Search<'_, '_> {
             if checked.of(&chosen.set).is_some() || self.is_interrupted || self.wish.goal == Goal::Batch {
                 return Ok(checked);
             }
-            // The last runs of a plan run beside it.
+            // A plan's last runs happen in parallel with this one.
             self.trials.ahead(&[(chosen.set.clone(), How::Itself)])?;
             self.count_ahead()?;
             self.ahead(&self.offered())?;

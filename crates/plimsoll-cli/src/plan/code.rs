@@ -17,16 +17,16 @@ use crate::predict::view::Writes;
 use crate::protocol::{Waste, WasteKind};
 use crate::techniques::Numbers;
 
-/// How many sets to try together with the lines.
+/// How many sets to try in combination with the lines.
 const SETS: usize = 2;
 
 /// Lines that free memory, and runs of the program with them.
 #[derive(Debug, Clone)]
 pub(super) struct CodeChange {
-    /// A description of the lines in a word or two, such as `del`.
+    /// A description of the lines in one or two words, such as `del`.
     pub(super) what: String,
     pub(super) lines: Vec<NewLine>,
-    /// The run without a technique, then those with sets.
+    /// The run without any technique, then those with sets.
     pub(super) tried: Vec<Candidate>,
 }
 
@@ -96,7 +96,7 @@ impl Plan {
         Ok(())
     }
 
-    /// A set together with the lines. The lines take no time.
+    /// A set together with the lines. The lines do not add time.
     fn edited(&self, candidate: &Candidate, trial: Trial) -> Candidate {
         let limits = limits(&trial.target(&self.target));
         let bytes = trial.reserved_bytes;
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(tried(Some(5), 1, Numbers::Identical), ["offload"]);
         assert_eq!(tried(Some(5), 2, Numbers::Identical), ["offload", "checkpoint"]);
         assert_eq!(tried(Some(3), 2, Numbers::Identical), [""; 0]);
-        // A set that rounds differently is not cheaper than one that keeps the numbers.
+        // A set that rounds differently does not count as cheaper than one that keeps the numbers.
         assert_eq!(tried(Some(3), 2, Numbers::Rounding), [""; 0]);
         assert_eq!(tried(None, 1, Numbers::Rounding), ["offload", "checkpoint,offload"]);
     }

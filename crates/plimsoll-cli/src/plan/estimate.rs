@@ -1,10 +1,11 @@
 //! Estimates of sets from those that ran: [`Estimates`]. They only decide what runs next: no row of a report is an
 //! estimate.
 //!
-//! Between no checkpointed blocks and all of them, a peak is about linear in their number, and so it is in the share of
-//! the saved bytes that is offloaded. With two such techniques it is linear in each (bilinear), because what is
-//! recomputed is not offloaded. A technique that does not touch activations, such as `offload-optimizer`, saves about as
-//! many bytes in one set as in another. An estimate is thus a weighted sum of known sets: a [`Mix`].
+//! Between no checkpointed blocks and all of them, a peak is roughly linear in their number, and it is also roughly
+//! linear in the share of the saved bytes that is offloaded. With two such techniques it is linear in each (bilinear),
+//! because what is recomputed is not offloaded. A technique that does not touch activations, such as
+//! `offload-optimizer`, saves about as many bytes in one set as in another. An estimate is thus a weighted sum of known
+//! sets: a [`Mix`].
 //!
 //! Each run of a set that could be estimated checks the estimate. If the two differ by more than 1 %, sets with these
 //! techniques are no longer estimated.
@@ -21,19 +22,19 @@ const TRUSTED: f64 = 0.01;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Mix(BTreeMap<usize, f64>);
 
-/// What can be estimated from the sets that ran.
+/// What can be estimated from the sets that have run.
 pub(super) struct Estimates<'a> {
     known: &'a [Fact],
     /// Groups of techniques for which an estimate was wrong in this program.
     untrusted: Vec<Vec<Technique>>,
 }
 
-/// How an estimate may be made.
+/// What an estimate may be based on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Precision {
-    /// Between the levels of a technique.
+    /// Interpolation between the levels of a technique.
     Linear,
-    /// Also by assuming that a technique saves the same bytes in every set.
+    /// Also the assumption that a technique saves the same bytes in every set.
     Rough,
 }
 
@@ -42,7 +43,7 @@ impl Mix {
         Mix(BTreeMap::from([(index, 1.0)]))
     }
 
-    /// The sum of some mixes with these weights.
+    /// The weighted sum of some mixes.
     fn sum<const N: usize>(parts: [(&Mix, f64); N]) -> Mix {
         let mut all = BTreeMap::new();
         for (mix, weight) in parts {
@@ -53,7 +54,7 @@ impl Mix {
         Mix(all)
     }
 
-    /// The same sum of a quantity of the known sets.
+    /// The same weighted sum, applied to a quantity of the known sets.
     pub(super) fn apply(&self, quantity: impl Fn(usize) -> u64) -> u64 {
         let sum: f64 = self.0.iter().map(|(&index, weight)| weight * quantity(index) as f64).sum();
         sum.max(0.0).round() as u64
@@ -101,12 +102,12 @@ impl<'a> Estimates<'a> {
 
     fn weights(&self, set: &Set, precision: Precision) -> Result<Mix, Set> {
         if let Some(index) = self.known.iter().position(|it| it.set == *set) {
-            // Techniques without an effect are no basis.
+            // Techniques without an effect are no basis for an estimate.
             let is_basis = self.known[index].run == Ran::Well;
             return if is_basis { Ok(Mix::of(index)) } else { Err(set.clone()) };
         }
         let is_partial = |it: &Technique| self.place(*it, set.value(*it)).is_some_and(|place| place < 1.0);
-        // Of several techniques at a level, the one along which most sets ran.
+        // If several techniques have levels, uses the one for which the most sets have run.
         let along = set.techniques().filter(is_partial).max_by_key(|it| self.along(set, *it).count());
         match (along, precision) {
             (Some(technique), _) => self.between(set, technique, precision),
@@ -115,7 +116,7 @@ impl<'a> Estimates<'a> {
         }
     }
 
-    /// Between two sets that differ from this one only in the level of a technique.
+    /// An estimate between two sets that differ from this one only in the level of a technique.
     fn between(&self, set: &Set, technique: Technique, precision: Precision) -> Result<Mix, Set> {
         let Some(own) = self.place(technique, set.value(technique)) else { return Err(set.clone()) };
         let (mut below, mut above) = ((0.0, None), (1.0, None));
@@ -134,7 +135,7 @@ impl<'a> Estimates<'a> {
         Ok(Mix::sum([(&less, 1.0 - share), (&more, share)]))
     }
 
-    /// The sets that ran and differ from this one only in the level of a technique: level and index.
+    /// The level and index of each set that has run and differs from this one only in the level of a technique.
     fn along(&self, set: &Set, technique: Technique) -> impl Iterator<Item = (f64, usize)> {
         let rest = set.without(technique);
         let known = self.known.iter().enumerate().filter(|(_, it)| it.run == Ran::Well);
@@ -181,8 +182,8 @@ impl<'a> Estimates<'a> {
     }
 }
 
-/// Whether a technique saves about the same bytes no matter what other techniques do to the activations. What
-/// expandable segments save depends on what is freed.
+/// Whether a technique saves about the same bytes no matter what other techniques do to the activations. The savings of
+/// expandable segments depend on what is freed.
 fn is_constant(technique: Technique) -> bool {
     let row = technique.row();
     technique != Technique::Expandable
@@ -249,9 +250,9 @@ mod tests {
         assert_eq!(rough("offload-optimizer,checkpoint=5"), Some(600));
         assert_eq!(rough("split=2"), None);
         known.push(fact("checkpoint,offload", 280));
-        // 40 % of 700 and 60 % of 290.
+        // 40 % of 700 plus 60 % of 290.
         assert_eq!(estimate(&known, "checkpoint=5,offload=57"), Ok(454));
-        // A run between the two ends is nearer.
+        // A run between the two ends is closer.
         known.push(fact("checkpoint=4", 763));
         assert_eq!(estimate(&known, "checkpoint=3"), Ok(822));
     }
@@ -264,7 +265,7 @@ mod tests {
         known[3] = fact("offload=57", 590);
         assert_eq!(estimate(&known, "offload=38"), Err("offload=38".to_owned()));
         assert_eq!(estimate(&known, "checkpoint=5"), Ok(700));
-        // A technique without an effect says nothing about others.
+        // A technique without an effect says nothing about other techniques.
         known[2].run = Ran::Idle(vec![Technique::Checkpoint]);
         assert_eq!(estimate(&known, "checkpoint=5"), Err("checkpoint=5".to_owned()));
     }

@@ -14,7 +14,7 @@ pub(super) struct Facts {
     pub(super) limits: Limits,
     /// All sets that were tried, in order. The first is the unchanged program.
     pub(super) tried: Vec<Fact>,
-    /// How many of these facts were known when a run at the GPU's size last corrected one. The search
+    /// How many of these facts were known when a run at the GPU's size last corrected one of them. The search
     /// continues from there.
     pub(super) known_before: usize,
     /// Whether the unmodified program's memory grows from step to step, and the step in which it runs out is known.
@@ -72,7 +72,7 @@ impl Fact {
         self.fit.has_room() && self.is_effective()
     }
 
-    /// Seconds to sort sets by; sets without an estimate keep the order of their trials.
+    /// Seconds by which to sort sets; sets without an estimate keep the order of their trials.
     pub(super) fn order_s(&self) -> f64 {
         self.step_s.unwrap_or(0.0)
     }

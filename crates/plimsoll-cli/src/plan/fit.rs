@@ -3,14 +3,14 @@
 /// Whether a set fits the GPU, and by how many bytes of its reserved memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// It fits, and leaves these bytes.
+    /// It fits, and leaves this many bytes free.
     Room(u64),
-    /// It fits, but leaves only these bytes, so it may not fit on a real GPU.
+    /// It fits, but leaves only this many bytes free, so it may not fit on a real GPU.
     Close(u64),
-    /// It fits, and leaves these bytes, but only because the allocator releases cached memory when memory runs
-    /// short, which takes time.
+    /// It fits, and leaves this many bytes free, but only because the allocator releases cached memory when memory
+    /// runs short, which takes time.
     Tight(u64),
-    /// It does not fit: it needs at least this many bytes more.
+    /// It does not fit: it needs at least this many more bytes.
     Short(u64),
     /// The program did not run with this set, or did not finish; the text says why.
     Unknown(String),
@@ -50,19 +50,19 @@ impl Fit {
 }
 
 impl Limits {
-    /// The fit of a program that runs with this many reserved bytes. A program that catches out-of-memory errors may
+    /// How a program fits that runs with this many reserved bytes. A program that catches out-of-memory errors may
     /// use more than the capacity.
     pub(super) fn fit(self, reserved_bytes: u64) -> Fit {
         let left_bytes = self.capacity_bytes.saturating_sub(reserved_bytes);
         if self.is_close(reserved_bytes) { Fit::Close(left_bytes) } else { Fit::Room(left_bytes) }
     }
 
-    /// The fit of a program whose allocator has to release cached memory.
+    /// How a program fits whose allocator has to release cached memory.
     pub(super) fn tight(self, reserved_bytes: u64) -> Fit {
         Fit::Tight(self.capacity_bytes.saturating_sub(reserved_bytes))
     }
 
-    /// The fit of a program that does not fit with this many bytes.
+    /// The result for a program that does not fit and needs this many bytes.
     pub(super) fn short(self, bytes: u64) -> Fit {
         Fit::Short(bytes.saturating_sub(self.capacity_bytes))
     }

@@ -1,9 +1,9 @@
-//! The next step of a search, with estimates in place of runs: [`next`]. The strategy goes on with estimated sets until it
-//! decides. Then the set that it would choose runs, and so do the sets that estimates put just beyond the limit. With the
-//! results, the estimates and the decision are made again, until the decision rests on runs.
+//! The next step of a search, with estimates in place of runs: [`next`]. The strategy continues with estimated sets
+//! until it decides. Then the set that it would choose is run, and so are the sets whose estimates are just beyond the
+//! limit. With these results, the estimates and the decision are revised, until the decision is based on runs.
 //!
-//! Only a set that ran is ever chosen. If none has room, every set that the strategy asks for runs, as without estimates:
-//! at the limit, estimates are not precise enough.
+//! Only sets that have run are ever chosen. If none has room, every set that the strategy requests is run, as if there
+//! were no estimates, because estimates are not precise enough near the limit.
 
 use super::estimate::{Estimates, Mix};
 use super::facts::{Fact, Facts};
@@ -47,7 +47,7 @@ pub(super) fn next(facts: &Facts, fact: impl Fn(&Set, &Mix) -> Fact) -> Step {
             continue;
         }
         if is_optional {
-            // The best set so far may be an estimate: it runs before others that can only be better.
+            // The best set so far may be an estimate: if so, it is run before others that can only be better.
             let chosen = strategy::decide(&imagined).chosen.map(|place| &imagined.tried[place]);
             if let Some(chosen) = chosen.filter(|it| !is_known(facts, &it.set)) {
                 return last(facts, vec![chosen.set.clone(), first]);
@@ -63,8 +63,8 @@ pub(super) fn next(facts: &Facts, fact: impl Fn(&Set, &Mix) -> Fact) -> Step {
     }
 }
 
-/// Whether a set would not be chosen: its live bytes are far beyond the limit, or, even with room, it takes longer or changes
-/// more than the best so far.
+/// Whether a set would not be chosen, because its live bytes are far beyond the limit, or because it would take longer
+/// or change more than the best one so far even if it had room.
 fn cannot_win(facts: &Facts, own: &Fact) -> bool {
     if own.allocated_bytes as f64 > FAR * facts.limits.capacity_bytes as f64 {
         return true;
@@ -73,7 +73,7 @@ fn cannot_win(facts: &Facts, own: &Fact) -> bool {
     chosen.is_some_and(|it| it.has_room() && !strategy::is_better(facts, &with_room(facts, own), it))
 }
 
-/// The facts of a set, changed as if it had room.
+/// The facts of a set, modified as if it had room.
 fn with_room(facts: &Facts, own: &Fact) -> Fact {
     let reserved_bytes = facts.limits.roomy_bytes;
     Fact { fit: facts.limits.fit(reserved_bytes), reserved_bytes, ..own.clone() }
@@ -109,7 +109,7 @@ fn is_known(facts: &Facts, set: &Set) -> bool {
     facts.tried.iter().any(|it| it.set == *set)
 }
 
-/// Sets to run at the end of a search. If a set that ran has room, they can only improve on the answer.
+/// Sets to run at the end of a search. If a set that has run has room, they can only improve the answer.
 fn last(facts: &Facts, sets: Vec<Set>) -> Step {
     let chosen = strategy::decide(facts).chosen.map(|place| &facts.tried[place]);
     match chosen.is_some_and(Fact::has_room) {

@@ -1,5 +1,5 @@
-//! What the user wants from a plan: a [`Wish`], which is a [`Goal`] and how much techniques may change the
-//! numbers.
+//! What the user wants from a plan: a [`Wish`], which consists of a [`Goal`] and of how much techniques
+//! may change the numbers.
 
 use crate::techniques::Numbers;
 

@@ -1,5 +1,5 @@
 //! Hints about faster matrix products that the GPU supports and the program does not use ([`hints`]): TF32, fp8, and
-//! weights of which half are zero (2:4 sparsity). They change the numbers, and no technique applies them.
+//! 2:4 sparse weights, half of which are zero. They change the numbers, and no technique applies them.
 
 use plimsoll_gpu::Gpu;
 
@@ -51,7 +51,7 @@ mod tests {
         assert!(found("H100", 9.0, "bf16", 1e14, false).contains("fp8"));
         assert!(!found("H100", 9.0, "bf16", 1e14, false).contains("2:4"));
         assert!(found("A100-40GB", 8.0, "bf16", 1e14, true).contains("2:4"));
-        // There is no fp8 before compute capability 8.9, no TF32 on a T4, and no hint if products take no time.
+        // There is no fp8 below compute capability 8.9, no TF32 on a T4, and no hint if products take no time.
         assert_eq!(found("A100-40GB", 8.0, "bf16", 1e14, false), "");
         assert_eq!(found("T4", 7.5, "f32", 1e13, true), "");
         assert_eq!(found("H100", 9.0, "f32", 1e6, true), "");

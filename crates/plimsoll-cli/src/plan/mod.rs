@@ -1,5 +1,5 @@
-//! `plimsoll plan`: which techniques make a PyTorch program fit a GPU, without the GPU. Each row of its table is a
-//! run of the unmodified program on the stand-in, with a set of techniques applied from outside.
+//! `plimsoll plan`: finds which techniques make a PyTorch program fit a GPU, without using the GPU. Each row of its
+//! table is a run of the unmodified program on the stand-in, with a set of techniques applied from outside.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -23,7 +23,7 @@
 //! | `batch.rs` | the search for the largest `{BATCH}` that fits |
 //! | `report.rs` | the report: its sections, from which text and JSON are made |
 //!
-//! The techniques are in `../techniques`; the runs are `../predict/trial.rs`.
+//! The techniques are in `../techniques`; the runs are in `../predict/trial.rs`.
 
 mod batch;
 mod candidate;
@@ -203,11 +203,11 @@ struct Plan {
     checked: Option<String>,
     /// The chosen set's run at the GPU's size.
     planned: Option<Trial>,
-    /// Techniques that change which parameters are trained; these are never chosen.
+    /// Techniques that change which parameters are trained; they are never chosen.
     offers: Vec<Candidate>,
     /// Hints about faster matrix products that the program does not use.
     hints: Vec<String>,
-    /// Lines of code that save memory; these are never chosen.
+    /// Lines of code that save memory; they are never chosen.
     code: Option<CodeChange>,
     /// The largest batches that fit: for the unchanged program, and with the chosen set.
     largest: Vec<Largest>,
@@ -220,7 +220,7 @@ struct Plan {
     words: Vec<OsString>,
 }
 
-/// Plans; returns the report for stdout.
+/// Runs the search and returns the report for stdout.
 pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
     let wanted = batch::wanted(args)?;
     let program = program(args, args.command.clone());
@@ -353,7 +353,7 @@ impl Plan {
         self.instead_of.and_then(|place| self.candidates.get(place))
     }
 
-    /// A sentence about the host memory that the machine lacks for the unchanged program, which no technique changes.
+    /// A sentence saying how much host memory the machine lacks for the unchanged program; no technique changes that.
     fn lacks_host(&self) -> Option<&str> {
         self.candidates.first()?.trial.lacks_host.as_deref()
     }

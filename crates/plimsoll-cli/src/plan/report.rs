@@ -14,7 +14,7 @@ use crate::predict::recording::read::place;
 use crate::predict::render::{reads, traces};
 use crate::techniques::Technique;
 
-/// The report, with its sections in the order in which a person reads them.
+/// The report, with its sections in reading order.
 pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     let verdict = verdict(plan);
     let chosen = plan.chosen();
@@ -247,7 +247,7 @@ fn code(chosen: Option<&Candidate>) -> Section {
     )
 }
 
-/// The code of tensor parallelism, if the program runs with it and it is not chosen.
+/// The code for tensor parallelism, if the program runs with it but it was not chosen.
 fn parallel(plan: &Plan) -> Section {
     let technique = Technique::TensorParallel;
     let is_other = |it: &&Candidate| plan.chosen().is_none_or(|chosen| chosen.set != it.set);

@@ -25,7 +25,7 @@ use crate::techniques::{Operators, Set, Technique};
 /// How many runs a search usually makes after the ones that it already knows it needs.
 const DECIDING: u32 = 4;
 
-/// The first trial, which imports the program, usually takes this many times as long as a later one.
+/// How many times longer the first trial, which imports the program, usually takes than a later one.
 const USUAL_PART: u32 = 10;
 
 /// Trials and their results.
@@ -37,15 +37,15 @@ pub(super) struct Search<'a, 'scope> {
     pub(super) wish: Wish,
     /// The time limit after the first trial.
     within: Duration,
-    /// When the search ends and reports the results so far.
+    /// When to end the search and report the results so far.
     until: Option<Instant>,
-    /// How long it looks for a cheaper set after one fits.
+    /// How long to look for a cheaper set after one fits.
     patience: Patience,
-    /// Whether it is looking for cheaper sets.
+    /// Whether the search is looking for cheaper sets.
     improves: bool,
     /// All sets that were tried.
     pub(super) tried: Tried,
-    /// The sets that were named in the last progress line.
+    /// The sets named in the last progress line.
     announced: Vec<Set>,
     /// When the first trial ended.
     since: Option<Instant>,
@@ -83,7 +83,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Tries sets until the goal is met as well as possible. The first candidate is the unchanged program. A second
+    /// Tries sets until the goal is met as well as it can be. The first candidate is the unchanged program. A second
     /// call takes into account corrections that were made to candidates in the meantime.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
                 return Ok(strategy::decide(&facts));
             }
             if is_begun && !self.is_priced {
-                // The operator counts may lead to other sets.
+                // The operator counts may lead to different sets.
                 self.price()?;
                 continue;
             }
@@ -135,8 +135,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Estimates the time that the search still takes, from the average time of the `runs` so far: the search runs
-    /// this many sets now, and a few after them. The search ends with a run at the GPU's size, which takes about
+    /// Estimates how much longer the search will take, from the average time of the `runs` so far: the search runs
+    /// this many sets now, and a few more after them. The search ends with a run at the GPU's size, which takes about
     /// half as long as the first.
     fn remaining(&self, sets: usize, runs: usize) -> Duration {
         let (first, since) = (self.trials.first(), self.since.map_or(Duration::ZERO, |it| it.elapsed()));
@@ -165,14 +165,13 @@ impl<'a, 'scope> Search<'a, 'scope> {
         limits(&trial.target(self.trials.target()))
     }
 
-    /// Forgets all trials, so that they run again. Returns them.
+    /// Discards and returns all trials, so that they run again.
     pub(super) fn forget(&mut self) -> Vec<Candidate> {
         (self.is_priced, self.patience) = (false, Patience::default());
         self.tried.forget()
     }
 
-    /// Starts the trials of sets whose results are needed soon. As many run concurrently as this machine has
-    /// processors.
+    /// Starts the trials of sets whose results are needed soon. This machine runs one trial per processor at a time.
     pub(super) fn ahead(&mut self, sets: &[Set]) -> Result<(), Failure> {
         let mut wanted = Vec::new();
         for set in sets.iter().filter(|set| !set.is_empty() && !self.tried.has(set)) {
@@ -216,7 +215,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
                 }
             }
             End::Ran if trial.allocated_bytes > capacity_bytes => limits.short(trial.allocated_bytes),
-            // The set may still fit if cached memory is released when memory runs short.
+            // The set may still fit if the allocator releases cached memory when memory runs short.
             End::Ran => {
                 let limited = self.trials.of(set, How::Limited)?;
                 if limited.end == End::Ran {
@@ -242,19 +241,21 @@ impl<'a, 'scope> Search<'a, 'scope> {
         Ok(())
     }
 
-    /// A sentence about the host memory that the machine lacks for a set, if it has enough for the unchanged program.
+    /// A sentence saying how much host memory the machine lacks for a set, if it has enough for the unchanged
+    /// program.
     fn lacks_host(&self, set: &Set, trial: &Trial) -> Option<String> {
         let is_enough = self.tried.candidates().first().is_some_and(|base| base.trial.lacks_host.is_none());
         trial.lacks_host.clone().filter(|_| !set.is_empty() && is_enough && trial.end == End::Ran)
     }
 
-    /// The facts of a set from the trials of other sets.
+    /// Facts about a set, taken from the trials of other sets.
     fn estimated(&self, set: &Set, mix: &Mix) -> Fact {
         let known = self.tried.candidates();
         let sum = |of: &dyn Fn(&Trial) -> u64| mix.apply(|index| of(&known[index].trial));
         let applied = |technique: Technique| {
             let name = technique.name();
-            // The level of a technique is in the set; what it reports is about the same wherever it acts.
+            // The set contains the technique's level; the technique reports about the same facts wherever it is
+            // applied.
             let of = |trial: &Trial| trial.technique(name).cloned();
             let like = known.iter().rev().find_map(|it| of(&it.trial))?;
             let bytes = sum(&|trial| of(trial).map_or(0, |it| it.bytes));
@@ -273,13 +274,13 @@ impl<'a, 'scope> Search<'a, 'scope> {
         Candidate { set: set.clone(), trial, fit, caught: None, cost }.fact()
     }
 
-    /// Starts the trial that counts the operators of the program as it is, unless that is done.
+    /// Starts the trial that counts the operators of the unchanged program, unless that has been done.
     pub(super) fn count_ahead(&mut self) -> Result<(), Failure> {
         let set = Set::default();
         if self.tried.work(&set).is_some() { Ok(()) } else { self.trials.ahead(&[(set, How::Counted)]) }
     }
 
-    /// Estimates the time of the program as it is, once.
+    /// Estimates the time of the unchanged program, once.
     pub(super) fn price(&mut self) -> Result<(), Failure> {
         if std::mem::replace(&mut self.is_priced, true) {
             return Ok(());
@@ -312,7 +313,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         Ok(self.priced(set, trial))
     }
 
-    /// The cost of a set from the operators that were counted so far.
+    /// The cost of a set, computed from the operators counted so far.
     fn priced(&self, set: &Set, trial: &Trial) -> Option<Cost> {
         let changed = changed(set);
         let work = |set: &Set| self.tried.work(set).filter(|work| !work.is_empty());
@@ -336,12 +337,12 @@ impl<'a, 'scope> Search<'a, 'scope> {
     }
 }
 
-/// The techniques of a set that run operators other than the program's own.
+/// The techniques in a set that run operators other than the program's own.
 fn changed(set: &Set) -> Set {
     set.only(|it| it.row().operators == Operators::Other)
 }
 
-/// The fit of a set whose run under the GPU's limit did not succeed.
+/// How a set fits if its run under the GPU's limit failed.
 fn without_fit(limits: Limits, trial: &Trial, limited: &Trial) -> Fit {
     match limited.end {
         End::Interrupted => Fit::Unknown(objection(&limited.end)),

@@ -1,4 +1,4 @@
-//! The sentences of the report: the verdict, an alternative set, and the progress of the search.
+//! The sentences of the report: the verdict, an alternative set, and the search's progress.
 
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ pub(super) fn other(plan: &Plan) -> Option<String> {
     Some(format!("with room to spare: {}{}, numbers {numbers}", named(roomy), slower(roomy)))
 }
 
-/// The effect of the lines of code that save memory, together with a cheaper set than the chosen one if the lines are
+/// The effect of the lines of code that save memory, combined with a set cheaper than the chosen one if the lines are
 /// not enough.
 pub(super) fn code_change(plan: &Plan) -> Option<String> {
     let code = plan.code.as_ref()?;

@@ -1,5 +1,5 @@
-//! The sets that were tried: [`Tried`], the candidates in the order of their trials and the operators that were counted for
-//! their cost.
+//! The sets that were tried: [`Tried`], the candidates in the order of their trials, and the operators counted to
+//! determine their cost.
 
 use super::candidate::Candidate;
 use super::facts::{Fact, Facts};
@@ -49,13 +49,13 @@ impl Tried {
         }
     }
 
-    /// Forgets all candidates and returns them.
+    /// Removes and returns all candidates.
     pub(super) fn forget(&mut self) -> Vec<Candidate> {
         self.known_before = 0;
         std::mem::take(&mut self.candidates)
     }
 
-    /// Replaces all candidates by these.
+    /// Replaces all candidates with these.
     pub(super) fn restore(&mut self, candidates: Vec<Candidate>) {
         self.known_before = candidates.len();
         self.candidates = candidates;

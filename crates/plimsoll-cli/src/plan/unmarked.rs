@@ -1,5 +1,5 @@
-//! The largest batch of a program whose command does not contain `{BATCH}`: found by runs in which the model gets
-//! another batch ([`Unmarked`]). `../../python/plimsoll/techniques/batch.py` resizes the batch.
+//! Finds the largest batch of a program whose command does not contain `{BATCH}`, by runs in which the model gets
+//! a different batch ([`Unmarked`]). `../../python/plimsoll/techniques/batch.py` resizes the batch.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ pub(super) struct Unmarked {
     /// The program's own batch.
     own: u64,
     way: &'static str,
-    /// The lines that create or move tensors of that batch.
+    /// The lines that create or move tensors with that batch size.
     places: Vec<String>,
     /// The largest batches: for the unchanged program, and with the chosen set.
     pub(super) largest: Vec<Largest>,
@@ -101,7 +101,7 @@ impl Search<'_, '_> {
         Ok(Err(why))
     }
 
-    /// The largest batch with this set; `Err` in the result says why the batch cannot be changed in this way.
+    /// The largest batch with this set; `Err` in the result says why the batch size cannot be changed in this way.
     fn largest_with(
         &mut self,
         set: &Set,

@@ -61,7 +61,7 @@ impl Outcome {
         let end_bytes = ample.growth.as_ref().and_then(|growth| growth.end_bytes);
         let (peaks, capacity_bytes) =
             (judged.peaks, target.charged(judged.peaks.outside_bytes).capacity_bytes());
-        // If the process's memory peaked at another moment than PyTorch's, the process's peak is the need.
+        // If the process's memory peaked at a different moment than PyTorch's, the process's peak is what it needs.
         let is_apart = end_bytes.is_none() && peaks.peaks_apart();
         let is_more = peaks.allocated_bytes > capacity_bytes;
         let measured_bytes = match (is_apart, is_more) {

@@ -44,11 +44,11 @@ pub(super) struct Outcome {
     pub(super) shortage: Option<Shortage>,
     /// Memory that was still growing when the run was cut short, if any.
     pub(super) growth: Option<Growth>,
-    /// The program's need, if it ran out of memory and the need is known.
+    /// How much memory the program needs, if it ran out and this is known.
     pub(super) need: Option<Need>,
-    /// The memory that the program can free at the peak, if any, and the peaks without that memory.
+    /// The memory that the program can free at the peak, if there is any, and the peaks without it.
     pub(super) savings: Option<Savings>,
-    /// The files that it would have written, and the hosts that it contacted.
+    /// The files that the program would have written, and the hosts that it contacted.
     pub(super) traces: Traces,
     /// The memory of the machine, if the program's processes report it.
     pub(super) host: Option<Node>,
@@ -58,7 +58,7 @@ impl Outcome {
     /// The result of a run, from how it ended and from its processes' reports.
     ///
     /// # Errors
-    /// A snapshot that cannot be read.
+    /// If a snapshot cannot be read.
     pub(super) fn of(job: &Job, target: &Target) -> Result<Outcome, Failure> {
         let Job { ended, reports, host, .. } = job;
         let mut host = Node::of(host, reports, target.machine);
@@ -105,7 +105,7 @@ impl Outcome {
         })
     }
 
-    /// Records that the program caught an out-of-memory error and gave up: with more memory it would have continued.
+    /// Records that the program caught an out-of-memory error and gave up: with more memory, it would have continued.
     pub(super) fn gave_up(&mut self) {
         if let (Verdict::Fits { .. }, Some(shortage)) = (&self.verdict, &self.shortage) {
             self.verdict = Verdict::RunsOut(Shortage { caught: true, ..shortage.clone() });
@@ -120,7 +120,8 @@ impl Outcome {
         judged.or(self.reports.first()).map_or(&[], |report| &report.techniques)
     }
 
-    /// The process and device that show the program's need: in the run with more memory, if there was one.
+    /// The process and device that show how much memory the program needs: from the run with more memory, if there was
+    /// one.
     pub(super) fn measured(&self) -> Option<&Judged> {
         self.need.as_ref().map(|need| &need.judged).or(self.judged.as_ref())
     }
@@ -212,8 +213,7 @@ impl Outcome {
         (stake > zero / 50).then_some(zero + stake)
     }
 
-    /// Whether the program fits with the assumed values, but unknown values may add more memory than there is to
-    /// spare.
+    /// Whether the program fits with the assumed values, but unknown values may add more memory than is left.
     pub(super) fn may_not_fit(&self) -> bool {
         matches!(self.verdict, Verdict::Fits { spare_bytes, .. } if self.stake_bytes() > spare_bytes)
     }
@@ -408,7 +408,7 @@ mod tests {
         }
     }
 
-    /// How a program failed if its rank 1 ended with this exception, and the launcher failed as well.
+    /// How a program failed whose rank 1 ended with this exception, and whose launcher failed as well.
     fn failed(kind: &str, text: &str, reads: bool) -> (String, Option<String>) {
         let thrown = |kind: &str, text: &str| {
             let (file, line) = ("train.py", 3);

@@ -137,7 +137,7 @@ impl PredictArgs {
     /// The GPU that the options describe.
     ///
     /// # Errors
-    /// An unknown name, an invalid compute capability, a device smaller than the context.
+    /// If the name is unknown, the compute capability is invalid, or the device is smaller than the context.
     pub(super) fn target(&self) -> Result<Target, Failure> {
         let target =
             Target::of(self.gpu.as_deref(), self.cc.as_deref(), self.context, self.others.unwrap_or(0))?;
@@ -158,7 +158,7 @@ impl PredictArgs {
     }
 }
 
-/// Parses a time: `90`, `90s`, `5m`, `2h`.
+/// Parses a duration: `90`, `90s`, `5m`, `2h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);

@@ -21,7 +21,7 @@ const MORE_BYTES: u64 = 1 << 39;
 const COMMON: [Library; 5] =
     [Library::PyTorchKernels, Library::CuBlas, Library::CuDnn, Library::CuFft, Library::CuSolver];
 
-/// The minimum compute capability that is assumed for a GPU given by its size only: PyTorch's memory-efficient
+/// The minimum compute capability assumed for a GPU that is given only by its size: PyTorch's memory-efficient
 /// attention kernels require it.
 const LEAST_ASSUMED: (i32, i32) = (8, 0);
 
@@ -37,7 +37,7 @@ pub(crate) enum Workspaces {
 }
 
 impl Workspaces {
-    /// The stand-in's variable and value for this choice.
+    /// The stand-in's environment variable and its value for this choice.
     fn variable(self) -> (&'static str, String) {
         let value = match self {
             Workspaces::None => "none",
@@ -55,9 +55,9 @@ pub(crate) struct Target {
     pub(crate) name: String,
     /// The device's memory.
     pub(crate) total_bytes: u64,
-    /// The maximum memory that a process uses outside the allocator.
+    /// The most memory that a process uses outside the allocator.
     pub(crate) context_bytes: u64,
-    /// The minimum memory that a process uses there. The maximum and the minimum differ only before something has run.
+    /// The least memory that a process uses there. The two differ only until something has run.
     pub(crate) least_context_bytes: u64,
     /// The memory that other programs use on the GPU (`--others`).
     pub(crate) others_bytes: u64,
@@ -81,11 +81,12 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The GPU that `--gpu` and `--cc` name. Without them, it is this machine's GPU. `others_bytes` of it belong to other programs.
+    /// The GPU that `--gpu` and `--cc` specify; without them, this machine's GPU. Other programs use `others_bytes` of
+    /// its memory.
     ///
     /// # Errors
-    /// An unknown name, an invalid compute capability, a row that cannot be read, a device smaller than the context and what
-    /// others use.
+    /// If the name is unknown, the compute capability is invalid, a row cannot be read, or the device is smaller than
+    /// the context and what others use.
     pub(super) fn of(
         gpu: Option<&str>,
         cc: Option<&str>,
@@ -111,7 +112,7 @@ impl Target {
         Target { options, assumed, ..self }
     }
 
-    /// The same GPU beside other programs that use this much of it.
+    /// The same GPU, if other programs use this much of it.
     fn beside(mut self, others_bytes: u64) -> Result<Target, String> {
         self.others_bytes = others_bytes;
         if self.limit_bytes() <= self.least_context_bytes {
@@ -258,7 +259,7 @@ impl Target {
         }
     }
 
-    /// The memory that other programs leave.
+    /// The memory that other programs leave free.
     pub(crate) fn limit_bytes(&self) -> u64 {
         self.total_bytes.saturating_sub(self.others_bytes)
     }
@@ -274,10 +275,10 @@ impl Target {
     }
 }
 
-/// The start of a description of a GPU.
+/// The prefix of a GPU's description.
 const CUSTOM: &str = "custom:";
 
-/// The row of the table that equals this GPU; otherwise the GPU itself, kept for the rest of the process.
+/// The row of the table that matches this GPU; otherwise the GPU itself, kept for the rest of the process.
 fn listed_or_kept(gpu: Gpu) -> &'static Gpu {
     GPUS.iter().find(|listed| **listed == gpu).unwrap_or_else(|| Box::leak(Box::new(gpu)))
 }
@@ -291,7 +292,7 @@ fn called(name: &str) -> String {
     }
 }
 
-/// The sentence about properties that a description does not give: `custom:… does not give threads and bandwidth: those of the
+/// The sentence about properties that a description omits: `custom:… does not give threads and bandwidth: those of the
 /// RTX-6000-Ada are assumed`.
 fn assumption(text: &str, it: &Described) -> Option<String> {
     // A row has all properties, but may have been completed from a listed GPU when it was made.
@@ -474,7 +475,7 @@ mod tests {
         let h200 = target("H200");
         assert_eq!((h200.context_bytes, h200.least_context_bytes), (846_004_224, 552_402_944));
         assert_eq!(h200.environment[2], (settings::CONTEXT, "laws".to_owned()));
-        // Two kibibytes for each thread of 28 multiprocessors, and the same libraries.
+        // Two kibibytes for each thread of 28 multiprocessors, plus the same libraries.
         assert_eq!(target("RTX-3060").context_bytes, 28 * 1536 * 2048 + 293_601_280);
         assert_eq!(Target::new("24GiB", Some("8.9"), None).unwrap().context_bytes, 696_254_464);
         let charged = h200.charged(Some(1 << 30));

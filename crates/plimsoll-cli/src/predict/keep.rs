@@ -21,7 +21,7 @@ impl Keep {
     /// Parses the argument: an existing folder, or a path that ends with `/`, is a folder.
     ///
     /// # Errors
-    /// Snapshots already exist there, and `force` is not set.
+    /// If snapshots already exist there, and `force` is not set.
     pub(super) fn of(path: &Path, force: bool) -> Result<Keep, Failure> {
         if !path.is_dir() && !path.as_os_str().as_encoded_bytes().ends_with(b"/") {
             let sink = Sink::new(path.to_path_buf(), force);

@@ -18,7 +18,7 @@ pub(crate) struct Named {
 /// The GPU that the options name. Without `--gpu`, it is this machine's first GPU.
 ///
 /// # Errors
-/// No GPU is named, and this machine has none.
+/// If no GPU is named, and this machine has none.
 pub(crate) fn named(gpu: Option<&str>, cc: Option<&str>) -> Result<Named, Failure> {
     static FOUND: OnceLock<Option<Named>> = OnceLock::new();
     let cc = cc.map(str::to_owned);

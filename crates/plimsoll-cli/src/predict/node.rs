@@ -9,11 +9,11 @@ pub(crate) struct Machine {
     pub(crate) memory_bytes: Option<u64>,
     /// Whether that is the memory of this machine, not a size that the user gave.
     pub(crate) is_this: bool,
-    /// Whether the GPU shares the host's memory, and this is the part that it leaves.
+    /// Whether the GPU shares the host's memory, so that this is only what the GPU leaves.
     pub(crate) is_left: bool,
     /// The size of `/dev/shm`.
     pub(crate) shm_bytes: Option<u64>,
-    /// The number of ranks that it runs, if one simulated rank stands for all of them.
+    /// The number of ranks that it runs, if one simulated rank represents them all.
     pub(crate) alike: Option<u32>,
 }
 
@@ -22,15 +22,15 @@ impl Machine {
     pub(crate) fn for_plan(given_bytes: Option<u64>, runs_here: bool) -> Machine {
         let is_this = given_bytes.is_none() && runs_here;
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        // The limits of version 2 and version 1 of control groups.
+        // The limits of control groups, versions 2 and 1.
         let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"].map(read);
         let here = || memory(&read("/proc/meminfo"), &limits);
         let memory_bytes = given_bytes.or_else(|| if is_this { here() } else { None });
         Machine { memory_bytes, is_this, ..Machine::default() }
     }
 
-    /// A machine that shares its memory with its GPU, if the GPU leaves this much of it. The peaks of the host and of the GPU are
-    /// added, although they may be at different times.
+    /// A machine that shares its memory with its GPU, if the GPU leaves this much of it. The peaks of the host and the
+    /// GPU are added, although they may occur at different times.
     pub(crate) fn beside_gpu(self, left_bytes: u64) -> Machine {
         match self.memory_bytes {
             Some(bytes) if bytes <= left_bytes => self,
@@ -39,7 +39,7 @@ impl Machine {
     }
 }
 
-/// This machine's memory, or a limit of the container if that is less. `meminfo` counts in kB.
+/// This machine's memory, or the container's limit if that is lower. `meminfo` counts in kB.
 fn memory(meminfo: &str, limits: &[String]) -> Option<u64> {
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let total_bytes = 1024 * total.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?;

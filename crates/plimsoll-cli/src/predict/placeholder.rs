@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-/// `BATCH=1..512`: the name in the command, and its range, both ends included.
+/// `BATCH=1..512`: the name in the command, and its range, including both ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Placeholder {
     pub(super) name: String,

@@ -44,7 +44,8 @@ impl Run {
     /// Runs a command to its end.
     ///
     /// # Errors
-    /// The command cannot be started or waited for; a folder cannot be created; a report cannot be read.
+    /// If the command cannot be started or waited for, the folder cannot be created, or a report cannot be
+    /// read.
     pub(super) fn of(
         args: &PredictArgs,
         command: &[OsString],
@@ -70,7 +71,7 @@ impl Run {
             child.env("PLIMSOLL_PREDICT_ASSUME", assumed);
         }
         child.envs(args.variables.iter().cloned());
-        // All processes have this folder's paths in their environment variables.
+        // The environment variables of all processes contain paths to this folder.
         let guard = Guard::of(session.folder().as_os_str());
         let (ended, ending) = session.supervised(args, &child, folder.path(), &stop).map_err(|failure| {
             let name = words.first().map_or("", |it| it);
@@ -105,7 +106,7 @@ struct Folder {
     python: PathBuf,
     /// The processes' reports.
     reports: PathBuf,
-    /// Each process's use of each GPU.
+    /// How much of each GPU each process uses.
     shared: PathBuf,
     /// The variables that point to caches and programs in the folder.
     surroundings: Vec<(&'static str, OsString)>,

@@ -1,6 +1,6 @@
-//! Further runs with added lines, which free memory that is live at the peak but not needed there ([`Savings`]). The
-//! printed peaks are measured in these runs. In the program's view of the file system, its source contains the
-//! lines, as if the user had pasted them.
+//! More runs, with added lines that free memory that is live at the peak but not needed there ([`Savings`]). The
+//! printed peaks are measured in these runs. In the program's view of the file system, its source contains the lines,
+//! as if the user had pasted them.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ struct Trials<'a> {
     /// If a run's peak is higher than this, its lines do not count as a saving.
     most_bytes: u64,
     began: Instant,
-    /// Whether the user has ended a run. If so, there are no further runs.
+    /// Whether the user has ended a run. If so, there are no more runs.
     is_interrupted: bool,
 }
 

@@ -11,11 +11,11 @@ struct Point {
     peak_bytes: u64,
 }
 
-/// The largest value of `from..=to` that fits; `None` if none does. It assumes that if a value does not fit,
-/// no larger value fits. `peak` runs with a value, and returns the peak in bytes if it fits.
+/// The largest value in `from..=to` that fits; `None` if none does. It assumes that if a value does not fit, no
+/// larger value fits. `peak` runs the program with a value, and returns the peak in bytes if it fits.
 ///
 /// # Errors
-/// The errors of `peak`.
+/// The same errors as `peak`.
 pub(crate) fn largest<E>(
     from: u64,
     to: u64,
@@ -28,7 +28,7 @@ pub(crate) fn largest<E>(
     }
     let (mut good, mut bad) = (Point { value: from, peak_bytes }, to);
     let mut before: Option<Point> = None;
-    // The number of consecutive runs that left more than half of the range, because the guesses were wrong.
+    // The number of consecutive runs that eliminated less than half of the range, because the guesses were wrong.
     let mut slow = 0;
     while bad - good.value > 1 {
         let width = bad - good.value;
@@ -49,11 +49,12 @@ pub(crate) fn largest<E>(
     Ok(Some(good.value))
 }
 
-/// The largest value from `own` to `most` that fits, to one part in [`EXACT`]; `own` is known to fit, with this peak.
-/// It works like [`largest`], but tries large values only if the results of smaller ones suggest that they fit.
+/// The largest value from `own` to `most` that fits, accurate to one part in [`EXACT`]; `own` is known to fit, with
+/// this peak. It works like [`largest`], but tries large values only if the results of smaller ones suggest that they
+/// fit.
 ///
 /// # Errors
-/// The errors of `peak`.
+/// The same errors as `peak`.
 pub(crate) fn largest_above<E>(
     (own, own_bytes): (u64, u64),
     most: u64,
@@ -99,7 +100,7 @@ fn guess(before: Point, good: Point, capacity_bytes: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The value found and the number of runs, if `of` computes the peak.
+    /// The value that is found and the number of runs, if `of` computes the peak.
     fn found(from: u64, to: u64, capacity_bytes: u64, of: impl Fn(u64) -> u64) -> (Option<u64>, u32) {
         let mut runs = 0;
         let value = largest::<()>(from, to, capacity_bytes, |value| {
@@ -140,7 +141,7 @@ mod tests {
         assert!(found(8, 256, 9_000_000_000, &even).1 <= 4);
         assert_eq!(found(8, 256, 90_000_000_000, &even), (256, 1));
         assert_eq!(found(8, 8, 90_000_000_000, &even), (8, 0));
-        // For growth in steps, and for growth faster than linear, the limit is found to one part in 256.
+        // For stepwise and for faster-than-linear growth, the limit is found to one part in 256.
         let courses: [fn(u64) -> u64; 3] = [|it| it.div_ceil(100) * 100, |it| it * it, |_| 7];
         for of in courses {
             for border in [8_u64, 9, 100, 1000, 30_000] {

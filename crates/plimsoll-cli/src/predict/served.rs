@@ -18,7 +18,7 @@ use crate::protocol::{Done, END, LATE, Request, UNABLE};
 use crate::scratch::unreadable;
 use crate::techniques::Set;
 
-/// How long a child may take to end after its own time limit, and how long the server may take to end.
+/// How long a child may take to exit after its own time limit, and how long the server may take to exit.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// How often to look for an answer.
@@ -28,25 +28,25 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// processes.
 const LATE_PAUSE: Duration = Duration::from_millis(100);
 
-/// How a set is tried.
+/// How to try a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     /// With ample memory.
     Ample,
-    /// With ample memory, but the allocator is limited to the GPU's.
+    /// With ample memory, but with the allocator limited to the GPU's.
     Limited,
     /// With ample memory, counting the operators of a step.
     Counted,
     /// On a simulated device of the GPU's size.
     Itself,
-    /// With another batch, and with the allocator limited to the GPU's memory.
+    /// With a different batch size, and with the allocator limited to the GPU's memory.
     Batch(Rows),
 }
 
-/// Another batch size for a program.
+/// A different batch size for a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rows {
-    /// The new batch size. With 0, the program keeps its own batch, whose size is reported, and the allocator is not
+    /// The new batch size. With 0, the program keeps its own batch size and reports it, and the allocator is not
     /// limited.
     pub(crate) to: u64,
     /// The program's own batch.
@@ -92,7 +92,8 @@ pub(super) struct Server<'scope> {
 
 /// The result of a request.
 pub(super) enum Answer {
-    /// How the fork ended, and its reports. `beside` means that another trial ran during part of this one.
+    /// How the fork ended, and its reports. `beside` means that another trial was running at some point during this
+    /// one.
     Ended { ended: Ended, reports: PathBuf, shared: PathBuf, beside: bool },
     /// It took too long.
     Expired,
@@ -120,12 +121,12 @@ impl<'scope> Server<'scope> {
         Ok(Server { session, process, folder, asked: Vec::new(), answered: 0 })
     }
 
-    /// Whether the process can take requests.
+    /// Whether the process can accept requests.
     pub(super) fn is_there(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Whether no request was made so far.
+    /// Whether no request has been made so far.
     pub(super) fn is_new(&self) -> bool {
         self.asked.is_empty()
     }
@@ -177,7 +178,7 @@ impl<'scope> Server<'scope> {
         Ok(number)
     }
 
-    /// Forgets all requests; a repeated request gets a new fork.
+    /// Discards all requests; a repeated request gets a new fork.
     pub(super) fn forget(&mut self) {
         self.asked.iter_mut().for_each(|it| *it = None);
     }
@@ -199,8 +200,8 @@ impl<'scope> Server<'scope> {
         (self.folder.join(format!("reports-{number}")), self.folder.join(format!("shared-{number}")))
     }
 
-    /// Waits for the answer to a request, at most until its time limit. If a process uses PyTorch, so that an answer may still
-    /// come, it waits `grace` longer. After `left`, this and all other requests are abandoned.
+    /// Waits for the answer to a request, at most until its time limit. If a process is using PyTorch, so that an
+    /// answer may still come, it waits `grace` longer. After `left`, this and all other requests are abandoned.
     ///
     /// # Errors
     /// I/O errors.

@@ -1,6 +1,6 @@
-//! A second run computes the bytes at stake: in it, unknown values that decide sizes get their largest value. In the
-//! first run, device values are zero, so that run shows the minimum. If all of these values were already the largest
-//! (boxes that `nms` keeps), they are one in the second run.
+//! Computes the bytes at stake in a second run, in which unknown values that decide sizes get their largest value.
+//! In the first run, device values are zero, so it shows the minimum. If all of these values were already the
+//! largest (boxes that `nms` keeps), they are one in the second run.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Outcome {
         let run = Run::of(args, &args.command, &target.with_more(0), session, &largest)?;
         let found = Outcome::of(&run.job, target)?;
         let ran = matches!(found.verdict, Verdict::Fits { .. } | Verdict::Grows(_) | Verdict::RunsOut(_));
-        // A line without a known largest value got zero again.
+        // A line whose largest value is unknown got zero again.
         let is_changed =
             found.reports.iter().flat_map(|report| &report.reads).any(|read| read.assumed.is_some())
                 || largest.len() > usize::from(is_open);

@@ -51,7 +51,7 @@ pub(crate) struct Trial {
     pub(crate) decided: Vec<reads::Row>,
     /// The contents of the peak, if the run was recorded.
     pub(crate) contents: Option<Contents>,
-    /// Growth from step to step as a sentence, if it is known when memory runs out.
+    /// A sentence about growth from step to step, if it is known when memory runs out.
     pub(crate) grows: Option<String>,
     /// The peak of pinned host memory, if it is known.
     pub(crate) pinned_bytes: Option<u64>,
@@ -186,7 +186,7 @@ impl Trial {
     }
 
     /// Whether the program caught an out-of-memory error in this trial and then continued as in `ample`, a trial with
-    /// more memory: it completed steps, if `ample` did.
+    /// more memory: that is, it completed steps if `ample` did.
     pub(crate) fn goes_on(&self, ample: &Trial) -> bool {
         self.caught > 0 && (self.steps > 0 || ample.steps == 0)
     }

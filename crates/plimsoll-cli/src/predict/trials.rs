@@ -1,7 +1,7 @@
 //! Runs of the same program with several sets of techniques, for `plan`: [`Trials`].
 //!
-//! A single run of the program serves all sets by forking (`served.rs`). A program that starts several processes
-//! or never uses CUDA runs once for each set instead.
+//! A single run of the program serves all sets by forking (`served.rs`). If a program starts several processes or never
+//! uses CUDA, it runs once for each set instead.
 //!
 //! The device has far more memory than the GPU, so that the peak is known even for a set that does not fit. Whether a
 //! set fits is decided by the peaks, by another trial under the GPU's limit, or by a run at the GPU's size.
@@ -27,13 +27,13 @@ use crate::scratch::unreadable;
 use crate::shown::Shown;
 use crate::techniques::{Set, Technique};
 
-/// Memory of the device for trials without a limit.
+/// The device's memory in trials without a limit.
 const AMPLE_BYTES: u64 = 1 << 39;
 
 /// Time limit of the first trial, unless --timeout sets it.
 const FIRST_LIMIT: Duration = Duration::from_secs(600);
 
-/// Time limit of each later trial: the longer of this duration and this multiple of the first trial's time.
+/// The time limit of each later trial: this duration or this multiple of the first trial's time, whichever is longer.
 const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
 
 /// The minimum time limit of a trial that compiles the model.
@@ -116,7 +116,7 @@ impl Program {
     /// The GPU.
     ///
     /// # Errors
-    /// An unknown name, an invalid compute capability, a device smaller than the context.
+    /// If the name is unknown, the compute capability is invalid, or the device is smaller than the context.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
         Ok(self.args(&Set::default(), Vec::new()).target()?.in_machine(self.machine))
     }
@@ -176,16 +176,16 @@ pub(crate) struct Trials<'scope> {
     /// How long the first trial took.
     first: Option<Duration>,
     is_interrupted: bool,
-    /// The time at which trials are ended, except those at the GPU's size.
+    /// The time at which trials are stopped, except those at the GPU's size.
     until: Option<Instant>,
-    /// Whether a trial was ended at that time.
+    /// Whether a trial was stopped at that time.
     is_late: bool,
-    /// Whether all trials run until their reserved bytes stop growing, not only those at the GPU's size.
+    /// Whether all trials, not only those at the GPU's size, run until their reserved bytes stop growing.
     all_settle: bool,
     /// Whether trials that are not at the GPU's size skip the code after the steps, such as an evaluation:
     /// the first trial showed that this code needs less memory than the steps.
     all_stop: bool,
-    /// The serving run, if it did not serve any request. It then counts as the trial without techniques.
+    /// The serving run, if it has served no request. It then counts as the trial without techniques.
     unserved: Option<Trial>,
 }
 
@@ -197,7 +197,7 @@ pub(crate) fn ample(target: &Target) -> Target {
 /// Calls the closure, which can try sets.
 ///
 /// # Errors
-/// The stand-in is missing; system errors.
+/// If the stand-in is missing, or a system call fails.
 pub(crate) fn during<T>(
     program: &Program,
     target: &Target,
@@ -246,7 +246,7 @@ pub(crate) fn during<T>(
 /// Runs the program separately, at the GPU's size.
 ///
 /// # Errors
-/// The stand-in is missing; system errors.
+/// If the stand-in is missing, or a system call fails.
 pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Trial, Failure> {
     let session = Session::begin()?;
     let timeout = program.timeout.unwrap_or(FIRST_LIMIT);
@@ -297,7 +297,7 @@ impl Trials<'_> {
         self.first.unwrap_or_default()
     }
 
-    /// Ends trials at this time, including a running one, but not those at the GPU's size.
+    /// Stops trials at this time, including a running one, but not those at the GPU's size.
     pub(crate) fn end_at(&mut self, until: Option<Instant>) {
         self.until = until;
     }
@@ -329,7 +329,7 @@ impl Trials<'_> {
         matches!(how, How::Counted | How::Batch(Rows { to: 0, .. })) || (self.all_stop && how != How::Itself)
     }
 
-    /// Whether the time limit passed during a trial. If so, the trial ended with [`End::Interrupted`].
+    /// Whether the time limit was reached during a trial. If so, the trial ended with [`End::Interrupted`].
     pub(crate) fn is_late(&self) -> bool {
         self.is_late
     }

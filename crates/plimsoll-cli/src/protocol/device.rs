@@ -1,15 +1,15 @@
-//! The memory of a device, as a process reports it: the [`Peaks`] of its requests, and the memory [`Outside`]
-//! of them.
+//! The memory of a device, as reported by a process: the [`Peaks`] of its requests, and the memory [`Outside`] of
+//! them.
 
 use serde::Deserialize;
 
-/// The peaks of one device by PyTorch's counters, and their steps, counted from 1. A step number that is one more
-/// than the number of steps means a time after the last step.
+/// The peaks on one device, according to PyTorch's counters, and their steps, counted from 1. A step number one
+/// higher than the number of steps stands for a time after the last step.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(crate) struct Peaks {
     /// The device's number in the process.
     pub(crate) device: i32,
-    /// The device's number in the machine.
+    /// The device's number on the machine.
     pub(crate) gpu: u32,
     pub(crate) allocated_bytes: u64,
     pub(crate) allocated_step: u64,
@@ -22,11 +22,11 @@ pub(crate) struct Peaks {
     /// The bytes that the process had requested from CUDA when its memory on the device peaked.
     #[serde(default)]
     pub(crate) requested_bytes: u64,
-    /// The bytes that it used outside those requests at that moment.
+    /// The bytes that it was using outside those requests at that moment.
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
-    /// The peak of the total of all processes on the device, contexts included. `None` if no other process
-    /// used it.
+    /// The peak of the total of all processes on the device, including contexts. `None` if no other process used
+    /// it.
     #[serde(skip)]
     pub(crate) together_bytes: Option<u64>,
 }
@@ -44,13 +44,13 @@ impl Peaks {
     }
 }
 
-/// Memory that a process uses on a device in addition to what it requests, at the peak of its memory there.
+/// Memory that a process uses on a device beyond what it requests, when its memory there peaks.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Outside {
     /// The device's number in the process.
     pub(crate) device: i32,
     pub(crate) owner: String,
-    /// The part of the owner, such as `ring`. Empty if the owner has only one.
+    /// Which part of the owner this is, such as `ring`. Empty if the owner has only one part.
     pub(crate) part: String,
     pub(crate) bytes: u64,
     /// Measured, derived, given or assumed.

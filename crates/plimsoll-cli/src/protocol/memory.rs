@@ -1,4 +1,4 @@
-//! The parts of a report about the memory of a process, other than its peaks.
+//! The parts of a report about a process's memory, other than its peaks.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub(crate) struct UnusedGraph {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Waste {
     pub(crate) kind: WasteKind,
-    /// The variable, the attribute, or the optimizer's expression.
+    /// The variable, the attribute, or the expression for the optimizer.
     pub(crate) name: String,
     pub(crate) file: PathBuf,
     /// The line that assigned the variable.
@@ -63,7 +63,7 @@ pub(crate) enum WasteKind {
     Gradients,
     /// An optimizer's state for frozen parameters.
     States,
-    /// A container that is only added to.
+    /// A container that only grows.
     Unread,
     /// A sum or a list of losses that keeps the graph of each step.
     Graph,
@@ -72,9 +72,9 @@ pub(crate) enum WasteKind {
 /// Training memory that was freed and never allocated again (`_holding/falling.py`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Fall {
-    /// A description: for example the gradients of 3 parameters, and their names.
+    /// A description, for example the gradients of 3 parameters, with their names.
     pub(crate) text: String,
     pub(crate) bytes: u64,
-    /// The last of the optimizer's steps in which it existed.
+    /// The last optimizer step in which it existed.
     pub(crate) step: u64,
 }

@@ -1,8 +1,8 @@
 //! The messages between this program and our Python in the user's processes: names, fields, and the version of both.
 //!
 //! The other side is `python/plimsoll/protocol.py`. `tests/protocol/messages.jsonl` has a recorded message of each
-//! kind, which the tests of both sides read. A message is a JSON file in a folder that an environment variable names.
-//! If a name or a field changes, so does the version.
+//! kind, which the tests of both sides read. A message is a JSON file in a folder named by an environment variable.
+//! Whenever a name or a field changes, the version changes too.
 //!
 //! | file | contents |
 //! |---|---|
@@ -29,26 +29,26 @@ pub(crate) use self::steps::{Batches, Climb, CutLoop, GrowingBatches, GrowingSte
 /// The version of the messages.
 pub(crate) const VERSION: u32 = 1;
 
-/// A file in the folder for reports: every process must exit.
+/// A file in the folder for reports that tells every process to exit.
 pub(crate) const STOP: &str = "stop";
-/// The name endings of files there. They say that a process uses CUDA, and that its last report is written.
+/// The endings of file names there. They say that a process uses CUDA, and that its last report has been written.
 pub(crate) const MARKS: [&str; 2] = [".started", ".done"];
-/// A file in the folder for requests. It contains a number: earlier requests without an answer are abandoned, except
-/// those at the GPU's size.
+/// A file in the folder for requests. It contains a number: earlier unanswered requests are abandoned, except those
+/// at the GPU's size.
 pub(crate) const LATE: &str = "late";
-/// A file in the folder for requests: the serving process must exit.
+/// A file in the folder for requests that tells the serving process to exit.
 pub(crate) const END: &str = "end";
 /// The status of a request that a fork cannot fulfil.
 pub(crate) const UNABLE: &str = "unable";
-/// The name endings of the files in the folder for answers of `run`: our Python is loaded in the process, and the
-/// techniques are applied.
+/// The endings of file names in `run`'s folder for answers: our Python is loaded in the process, and the techniques
+/// are applied.
 pub(crate) const LOADED: &str = "loaded";
 pub(crate) const APPLIED: &str = "applied";
 
 /// The report of one process that imported torch.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Report {
-    /// [`VERSION`] of the Python that wrote it.
+    /// The [`VERSION`] of the Python code that wrote it.
     #[serde(default)]
     pub(crate) protocol: u32,
     pub(crate) pid: u32,
@@ -59,7 +59,7 @@ pub(crate) struct Report {
     pub(crate) state: ProcessState,
     /// PyTorch's version.
     pub(crate) torch: String,
-    /// The CUDA version of its build; `None` for a CPU-only build.
+    /// The CUDA version of its PyTorch build; `None` for a CPU-only build.
     pub(crate) cuda: Option<String>,
     /// Whether the stand-in is loaded.
     pub(crate) standin: bool,
@@ -87,7 +87,7 @@ pub(crate) struct Report {
     /// Bytes requested from CUDA, but not by PyTorch's allocator; `None` if unknown.
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
-    /// Memory on its devices in addition to what it requested, at the peak of its memory there.
+    /// Memory on its devices beyond what it requested, when its memory there peaked.
     #[serde(default)]
     pub(crate) outside: Vec<Outside>,
     /// The last request for such memory that did not fit.
@@ -112,7 +112,7 @@ pub(crate) struct Report {
     /// Whether the program, or its training, was stopped after the steps.
     #[serde(default)]
     pub(crate) cut: bool,
-    /// Whether the code after the training ran, at least in part.
+    /// Whether the code after training ran, at least in part.
     #[serde(default)]
     pub(crate) went_on: bool,
     /// Whether the training loop ran to its end before that.
@@ -121,7 +121,7 @@ pub(crate) struct Report {
     /// Whether the program reached its end.
     #[serde(default)]
     pub(crate) ended: bool,
-    /// Statements behind the last step that may need memory and did not run.
+    /// Statements after the last step that may need memory and did not run.
     #[serde(default)]
     pub(crate) after: Vec<Place>,
     /// Evaluation lines that were not reached.
@@ -130,7 +130,7 @@ pub(crate) struct Report {
     /// Statements of the training loop that did not run and may matter for memory.
     #[serde(default)]
     pub(crate) late: Vec<Late>,
-    /// The exception that ended the code after the training.
+    /// The exception that ended the code after training.
     #[serde(default)]
     pub(crate) after_error: Option<Thrown>,
     /// Devices whose memory grew from step to step.
@@ -142,13 +142,13 @@ pub(crate) struct Report {
     /// Devices whose requests differed from step to step.
     #[serde(default)]
     pub(crate) varying: Vec<Varying>,
-    /// Set if batches of the training differ in size, and only the first ones were examined.
+    /// Set if training batches differ in size, and only the first ones were examined.
     #[serde(default)]
     pub(crate) batches: Option<Batches>,
     /// The owners of memory that grew, or that was live when memory ran out.
     #[serde(default)]
     pub(crate) holders: Vec<Holder>,
-    /// DataLoader loops that run after the training steps and did not get all of their own batches.
+    /// DataLoader loops that ran after the training steps and did not get all of their batches.
     #[serde(default)]
     pub(crate) loops: Vec<CutLoop>,
     /// Whether memory was still growing when the code after the steps was stopped.
@@ -199,7 +199,7 @@ pub(crate) struct Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ProcessState {
-    /// It wrote no final report: it was killed, or called `_exit`.
+    /// It wrote no final report, because it was killed or called `_exit`.
     Running,
     /// It ended by itself.
     Ended,
@@ -207,9 +207,9 @@ pub(crate) enum ProcessState {
     Stopped,
     /// An exception ended it.
     Failed,
-    /// It was ended because a technique could not be applied.
+    /// It was stopped because a technique could not be applied.
     Refused,
-    /// --timeout or an interrupt ended it.
+    /// --timeout or an interrupt stopped it.
     Expired,
 }
 
@@ -223,7 +223,7 @@ pub(crate) struct Thrown {
     /// The innermost line outside packages.
     pub(crate) file: Option<String>,
     pub(crate) line: Option<u64>,
-    /// Whether a value is read from the device just above it, or above a calling line.
+    /// Whether a value is read from the device just above this line, or above a line that called it.
     pub(crate) reads: bool,
     /// The technique that raised it.
     #[serde(default)]
@@ -256,7 +256,7 @@ pub(crate) struct Read {
     /// Whether it depends on the assumption that experts get equal shares.
     #[serde(default)]
     pub(crate) even: bool,
-    /// Whether transformers reads it to decide whether a generation ends.
+    /// Whether transformers reads it to decide when to stop generating.
     #[serde(default)]
     pub(crate) generates: bool,
 }
@@ -315,13 +315,13 @@ pub(crate) struct Wrote {
     pub(crate) bytes: u64,
 }
 
-/// Equal operators of a step.
+/// Identical operators of a step.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct Counted {
     /// `block 3`, `block 3.12`, `root` or `rest`.
     pub(crate) place: String,
     pub(crate) kind: String,
-    /// The type in which a GPU multiplies, such as `tf32`.
+    /// The type in which the GPU multiplies, such as `tf32`.
     pub(crate) rate: String,
     /// The mean number of channels of a convolution, or the number of groups of a group norm; otherwise 0.
     pub(crate) width: u64,
@@ -340,7 +340,7 @@ pub(crate) struct Applied {
     pub(crate) applied: bool,
     /// The part of the program that it was applied to, or the reason why it had no effect.
     pub(crate) detail: String,
-    /// Code with the same effect.
+    /// Code that has the same effect.
     pub(crate) lines: Vec<String>,
     /// The number of repeated blocks of the model, if the technique counts them.
     #[serde(default)]
@@ -354,7 +354,7 @@ pub(crate) struct Applied {
     /// The operators of a step.
     #[serde(default)]
     pub(crate) work: Vec<Counted>,
-    /// Their places in `work`, in the order of the step; -1 where the host waits for the GPU.
+    /// Their indices in `work`, in the order of the step; -1 where the host waits for the GPU.
     #[serde(default)]
     pub(crate) order: Vec<i64>,
     /// Processor seconds of the host in a step, if they were measured.
@@ -363,7 +363,7 @@ pub(crate) struct Applied {
     /// The batch size of the model's first call, in a run that determines it.
     #[serde(default)]
     pub(crate) batch: Option<u64>,
-    /// The lines that create or move tensors of that batch.
+    /// The lines that create or move tensors with that batch size.
     #[serde(default)]
     pub(crate) places: Vec<String>,
 }
@@ -415,7 +415,7 @@ pub(crate) struct Request<'it> {
 /// How a fork ended: `N.done` in the folder for requests.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Done {
-    /// An exit status or a word: [`UNABLE`], or the word for a fork that took too long.
+    /// An exit status, or a word: [`UNABLE`], or the word for a fork that took too long.
     pub(crate) status: Value,
     /// Whether another fork ran at the same time.
     pub(crate) beside: bool,
@@ -438,7 +438,7 @@ pub(crate) struct Cover<'it> {
     pub(crate) upper: &'it Path,
 }
 
-/// The measurement of `check.py`.
+/// What `check.py` measured.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) device: i32,

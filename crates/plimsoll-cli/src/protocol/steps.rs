@@ -1,5 +1,5 @@
-//! Memory from step to step, and parts of the program's loops that did not run: what `growth.py`, `varying.py`, `late.py`, `loops.py` and
-//! `batches.py` report.
+//! Memory from step to step, and parts of the program's loops that did not run, as reported by `growth.py`,
+//! `varying.py`, `late.py`, `loops.py` and `batches.py`.
 
 use serde::Deserialize;
 
@@ -7,18 +7,18 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct GrowingSteps {
     pub(crate) device: i32,
-    /// The bytes by which memory grew in one of `every` steps.
+    /// The bytes by which memory grew in one of every `every` steps.
     pub(crate) bytes: u64,
     pub(crate) every: u64,
-    /// How often growth was seen.
+    /// How often memory was seen to grow.
     pub(crate) times: u64,
-    /// The steps that ran.
+    /// The number of steps that ran.
     pub(crate) steps: u64,
-    /// The number of steps of the complete program, or of one round of an outer loop; `None` if unknown.
+    /// The number of steps in the complete program, or in one iteration of an outer loop; `None` if unknown.
     pub(crate) total: Option<u64>,
-    /// Whether the memory is dropped after `total` steps, in each round of an outer loop.
+    /// Whether the memory is freed after `total` steps, in each iteration of an outer loop.
     pub(crate) resets: bool,
-    /// The number of bytes by which each growth is larger than the one before.
+    /// The number of bytes by which each increase exceeds the one before.
     pub(crate) quickens: u64,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct GrowingSteps {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Varying {
     pub(crate) device: i32,
-    /// The bytes by which its reserved bytes still grew in the last `steps` steps; 0 if they had settled.
+    /// How much its reserved bytes still grew in the last `steps` steps; 0 if they had settled.
     pub(crate) bytes: u64,
     pub(crate) steps: u64,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Climb {
     pub(crate) device: i32,
     /// The bytes by which it rose in the last step.
     pub(crate) bytes: u64,
-    /// The steps that ran.
+    /// The number of steps that ran.
     pub(crate) steps: u64,
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct Late {
     /// Their first and last line.
     pub(crate) line: u64,
     pub(crate) end: u64,
-    /// When they run, as in the source: `if step % 500 == 0`.
+    /// When they run, as written in the source: `if step % 500 == 0`.
     pub(crate) text: String,
-    /// The number of steps after which they have run; `None` if unknown.
+    /// The number of steps after which they will have run; `None` if unknown.
     pub(crate) steps: Option<u64>,
     /// Whether they ran in the first step, when the optimizer had no state.
     pub(crate) first: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Late {
 pub(crate) struct CutLoop {
     pub(crate) file: Option<String>,
     pub(crate) line: Option<u64>,
-    /// The batches that the program got, copies included.
+    /// The batches that the program got, including copies.
     pub(crate) given: u64,
     /// The batches that the loader made.
     pub(crate) made: u64,
@@ -76,7 +76,7 @@ pub(crate) struct CutLoop {
     pub(crate) ended_us: u64,
 }
 
-/// Batches of the training that differ in size: the number that was made, and the total (`batches.py`).
+/// Training batches that differ in size: how many were made, and the total (`batches.py`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Batches {
     pub(crate) made: u64,
@@ -90,7 +90,7 @@ pub(crate) struct GrowingBatches {
     pub(crate) device: i32,
     /// Bytes per batch.
     pub(crate) bytes: u64,
-    /// Allocated bytes at the first request for a batch, and at the last.
+    /// Allocated bytes at the first and at the last request for a batch.
     pub(crate) first_bytes: u64,
     pub(crate) last_bytes: u64,
 }

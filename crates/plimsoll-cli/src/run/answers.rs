@@ -1,9 +1,9 @@
-//! Checks that `--with` is applied: each process that loads PyTorch confirms it ([`Answers`]), or the run ends before
-//! its first step.
+//! Checks that `--with` is applied: each process that loads PyTorch must confirm it ([`Answers`]); otherwise the run
+//! ends before its first step.
 //!
 //! `attend.py` confirms twice: when Python has loaded it, and when the techniques are applied. A process that loads
-//! PyTorch but never confirmed runs without them: `python -I` and `-E` ignore PYTHONPATH, a launcher may have emptied
-//! the environment, and the folder with our Python may have been deleted.
+//! PyTorch but never confirms runs without the techniques: `python -I` and `-E` ignore PYTHONPATH, a launcher may
+//! have emptied the environment, and the folder with our Python may have been deleted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,7 +45,7 @@ impl Answers {
     /// Creates the folder.
     ///
     /// # Errors
-    /// The folder cannot be created.
+    /// If the folder cannot be created.
     pub(super) fn of(set: &Set) -> Result<Answers, Failure> {
         let parent = cache::temporary()?;
         let folder = tempfile::Builder::new().prefix("plimsoll-run-").tempdir_in(&parent);

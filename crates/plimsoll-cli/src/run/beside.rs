@@ -1,5 +1,5 @@
-//! Runs the program while this process waits and passes signals on to it. If the program ends in a way that it
-//! cannot explain itself, this process says why (`ends.rs`).
+//! Runs the program while this process waits and passes signals on to it. If the program ends in a way that it cannot
+//! explain itself, this process explains why (`ends.rs`).
 
 use std::fs;
 use std::process::{Child, Command, ExitStatus};
@@ -20,11 +20,11 @@ use crate::inject;
 use crate::output;
 use crate::processes;
 
-/// Runs the command and ends with its status, unless techniques were requested but are not applied. With `is_watched`,
-/// it explains an end by a signal.
+/// Runs the command and exits with its status, unless techniques were requested but are not applied. With
+/// `is_watched`, it explains why a signal ended the program.
 ///
 /// # Errors
-/// Techniques are not applied; the command cannot be started.
+/// If techniques are not applied, or the command cannot be started.
 pub(super) fn run(
     command: &mut Command,
     mut answers: Option<Answers>,
@@ -47,7 +47,7 @@ pub(super) fn run(
     let mut ends = is_watched.then(Ends::begin);
     let mut child = command.env("PLIMSOLL_RUN_MARK", &mark).spawn().map_err(failed)?;
     let status = wait(&mut child, &signals, answers.as_mut(), ends.as_mut())?;
-    // Processes that the program left running are not ended.
+    // Processes that the program left running are not killed.
     guard.dismiss();
     match answers.as_ref().and_then(Answers::objection_at_end) {
         Some(failure) if status.success() => Err(failure),
@@ -83,13 +83,13 @@ fn wait(
     }
 }
 
-/// Signals to pass on to the program, such as those of a scheduler. A terminal sends its signals to all processes
+/// Signals to pass on to the program, such as those from a scheduler. A terminal sends its signals to all processes
 /// itself.
 struct Signals(Vec<(Signal, Arc<AtomicBool>)>);
 
 impl Signals {
     fn hear() -> std::io::Result<Signals> {
-        // Without a terminal, Ctrl-C is sent only to this process.
+        // Without a terminal, Ctrl-C reaches only this process.
         let is_ours = fs::File::open("/dev/tty").is_err();
         let passed = [
             (SIGTERM, Some(Signal::TERM)),

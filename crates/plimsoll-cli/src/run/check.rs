@@ -50,7 +50,7 @@ impl Plan {
     /// Reads a plan.
     ///
     /// # Errors
-    /// The file cannot be read or is not a plan, or the plan chose no set.
+    /// If the file cannot be read or is not a plan, or the plan chose no set.
     pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
         let failed = |exit, why: String| Failure::new(exit, format!("--check {}: {why}", path.display()));
         let text = fs::read_to_string(path).map_err(|why| failed(Exit::Unreadable, why.to_string()))?;
@@ -78,7 +78,7 @@ impl Plan {
     /// Compares the measured peaks with the planned ones, and explains differences.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// If the file cannot be read.
     pub(super) fn compared(&self, measured: &Path) -> Result<String, Failure> {
         let failed = |why: String| Failure::new(Exit::Unreadable, format!("{}: {why}", measured.display()));
         let text = fs::read_to_string(measured).map_err(|why| failed(why.to_string()))?;

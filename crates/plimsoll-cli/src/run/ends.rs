@@ -1,6 +1,6 @@
-//! Explains why a signal ended a program, if the program could not explain that itself: the kernel killed it for lack
-//! of host memory, C++ code aborted it (for example NCCL's watchdog), or it crashed. While the program runs, [`Ends`]
-//! records how much host memory each process uses.
+//! Explains why a signal ended a program, if the program could not explain that itself: the kernel killed it because
+//! the host was short of memory, C++ code aborted it (for example NCCL's watchdog), or it crashed. While the program
+//! runs, [`Ends`] records how much host memory each process uses.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ const BY_SIGNAL: i32 = 128;
 /// The maximum number of processes to list.
 const MOST: usize = 4;
 
-/// Observations from the time when the program ran.
+/// Observations made while the program ran.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     /// The kernel's count of out-of-memory kills at the start; `None` if the kernel has no such counter.
@@ -60,7 +60,7 @@ impl Ends {
         }
     }
 
-    /// Lines that explain an end. Empty if the program has explained it itself.
+    /// Lines that explain how the program ended. Empty if it has explained that itself.
     pub(super) fn of(&self, status: ExitStatus) -> Vec<String> {
         let of_shell = status.code().map(|code| code - BY_SIGNAL).filter(|signal| *signal > 0);
         let killed = self.kills.zip(kills()).map(|(before, after)| after > before);
@@ -85,8 +85,8 @@ impl Ends {
     }
 }
 
-/// Why the program ended, and what to do. `killed` says whether the kernel killed a process on this machine for
-/// lack of memory during the run, if known.
+/// Why the program ended, and what to do. `killed` says whether the kernel killed a process on this machine for lack
+/// of memory during the run, if this is known.
 fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'static str> {
     match (signal, killed) {
         _ if is_well => Vec::new(),

@@ -1,11 +1,12 @@
 //! `plimsoll run`: runs a PyTorch program with techniques applied from outside, and watches its memory. `attend.py` does both
-//! inside the program's Python; `live.py` serves the figures of `gauges.py` to `plimsoll top`; `check.py` and `check.rs`
-//! compare the peak with a plan's; `ranks.rs` starts a rank for each GPU. The Python files are in `../../python/plimsoll/_run`.
+//! inside the program's Python; `live.py` serves the figures from `gauges.py` to `plimsoll top`; `check.py` and
+//! `check.rs` compare the peak with a plan's; `ranks.rs` starts a rank for each GPU. The Python files are in
+//! `../../python/plimsoll/_run`.
 //!
 //! The program keeps its own output, signals and exit code. This process waits until the program ends (`beside.rs`). With
 //! techniques, each process that loads PyTorch confirms that they are applied (`answers.rs`). If a signal ends the
-//! program, this process says why (`ends.rs`). With `--no-watch` and without techniques, this process replaces itself
-//! with the program (`exec`) instead.
+//! program, this process explains why (`ends.rs`). With `--no-watch` and without techniques, this process replaces
+//! itself with the program (`exec`) instead.
 
 mod answers;
 mod beside;

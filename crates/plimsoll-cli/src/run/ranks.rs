@@ -23,7 +23,7 @@ use crate::guard::Guard;
 use crate::output;
 use crate::techniques::Set;
 
-/// How long the other ranks may take to end after one has failed.
+/// How long the other ranks may take to exit after one has failed.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The number of lines of a failed rank's output to show.
@@ -40,8 +40,8 @@ struct Rank {
 /// Checks that a set can use this many GPUs.
 ///
 /// # Errors
-/// The set has fsdp or tensor-parallel, which need several GPUs, but there is only one; or there
-/// are several GPUs, but the set has neither.
+/// If the set has fsdp or tensor-parallel, which need several GPUs, but there is only one, or if there are several
+/// GPUs, but the set has neither.
 pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
     let is_sharded = set.is_some_and(|set| set.needs_ranks());
     let message = match (is_sharded, devices) {
@@ -58,7 +58,7 @@ pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
 /// that failed.
 ///
 /// # Errors
-/// The program cannot be started.
+/// If the program cannot be started.
 pub(super) fn run(
     number: u32,
     mut answers: Option<Answers>,
@@ -98,7 +98,7 @@ pub(super) fn run(
             return Err(failure);
         }
     };
-    // Processes that the program left running are not ended.
+    // Processes that the program left running are not killed.
     guard.dismiss();
     let status = shown(&mut ranks, first);
     match answers.and_then(|answers| answers.objection_at_end()) {
@@ -129,13 +129,13 @@ fn started(command: &mut Command, rank: u32, number: u32, port: u16) -> io::Resu
 
 /// How the ranks ended.
 enum Waited {
-    /// They ended by themselves. Contains the index of the first rank that failed.
+    /// They ended on their own. Contains the index of the first rank that failed.
     Ended(Option<usize>),
     /// The techniques are not applied. Contains the reason.
     Refused(Failure),
 }
 
-/// Waits until all have ended. When one has failed, the others are killed after a grace period.
+/// Waits until all have ended. If one fails, the others are killed after a grace period.
 fn wait(ranks: &mut [Rank], ended: &AtomicBool, mut answers: Option<&mut Answers>) -> io::Result<Waited> {
     let (mut first, mut until) = (None, None::<Instant>);
     loop {
@@ -180,7 +180,7 @@ fn kill(ranks: &mut [Rank]) {
     }
 }
 
-/// Returns the exit status. Shows the output of the rank that failed, unless that is the first rank.
+/// Returns the exit status. Shows the output of the failed rank, unless that is the first rank.
 fn shown(ranks: &mut [Rank], failed: Option<usize>) -> ExitStatus {
     let own = ranks[0].status.unwrap_or_default();
     let Some(place) = failed.filter(|place| *place > 0) else { return own };

@@ -1,4 +1,4 @@
-//! Adapters of low rank in place of the model's own weights.
+//! Low-rank adapters instead of the model's own weights.
 
 use super::freeze::{OFFER, PARAMETERS};
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};

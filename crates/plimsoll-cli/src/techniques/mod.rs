@@ -21,7 +21,8 @@
 //! | `set.rs` | the set of a `--with` |
 //! | `python.rs` | a set as the Python package reads it |
 //!
-//! The Python package that applies them inside the user's Python, one technique per file: `../../python/plimsoll/techniques/`.
+//! The Python package that applies them inside the user's Python has one file per technique:
+//! `../../python/plimsoll/techniques/`.
 
 mod accumulate;
 mod adam_8bit;

@@ -17,7 +17,7 @@ impl Set {
         Value::Object(map).to_string()
     }
 
-    /// The same JSON with a request for a different batch size: `rows` rows in place of `of`. With 0 rows, the
+    /// The same JSON with a request for a different batch size: `rows` rows instead of `of`. With 0 rows, the
     /// batch is only reported.
     pub(crate) fn batched(&self, rows: u64, of: u64, way: &str) -> String {
         let mut map = self.map();

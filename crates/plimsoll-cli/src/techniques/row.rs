@@ -1,5 +1,5 @@
-//! The facts about a technique: [`Row`]. The help, the search, the estimate of time and the reports read it, so
-//! that a new technique is a file here, a file of Python, and its line in `mod.rs`.
+//! The facts about a technique: [`Row`]. The help, the search, the time estimate and the reports read it, so a new
+//! technique only needs a file here, a Python file, and a line in `mod.rs`.
 
 use super::{Numbers, Technique};
 
@@ -9,26 +9,26 @@ pub(crate) struct Row {
     pub(crate) technique: Technique,
     /// The name in `--with`.
     pub(crate) name: &'static str,
-    /// Its effect in a few words, for the help.
+    /// Its effect in a few words, for the help text.
     pub(crate) about: &'static str,
     /// Its effect on losses and parameters.
     pub(crate) numbers: Numbers,
     pub(crate) value: Value,
-    /// How much of a program an engineer changes to do the same by hand: from 1, a setting, to 4.
+    /// How much of a program an engineer would have to change to do the same by hand: from 1 (a setting) to 4.
     pub(crate) effort: u32,
-    /// With which techniques it cannot be combined, and why. A pair is stated in one of its two rows.
+    /// With which techniques it cannot be combined, and why. Each pair is stated in only one of its two rows.
     pub(crate) excludes: &'static [(Technique, &'static str)],
     /// Techniques that save nothing if this one is applied.
     pub(crate) replaces: &'static [Technique],
-    /// The programs that it is for.
+    /// The programs that it is meant for.
     pub(crate) programs: Programs,
     /// When the search tries it alone.
     pub(crate) alone: Alone,
-    /// Which sets of the search it joins, if it has saved memory alone.
+    /// Which of the search's sets it joins, if it has saved memory by itself.
     pub(crate) joins: Joins,
     /// The values that the search tries.
     pub(crate) levels: Levels,
-    /// Whether a search for the fastest step adds it: it may make a step faster, or it costs no time and frees
+    /// Whether a search for the fastest step adds it: either it may make a step faster, or it costs no time and frees
     /// memory, so that fewer blocks have to be recomputed.
     pub(crate) is_for_speed: bool,
     /// Its effect on the time of a step.
@@ -46,13 +46,13 @@ pub(crate) enum Value {
     Nothing,
     /// A number of blocks or rows, at least 1; the default is all blocks, or the number of rows that the technique chooses.
     Count,
-    /// A number of parts, at least 2; it cannot be left out.
+    /// A number of parts, at least 2; it is required.
     Parts,
     /// A percentage from 1 to 100.
     Percent { default: u64 },
 }
 
-/// The programs that a technique is for.
+/// The programs that a technique is meant for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Programs {
     All,
@@ -71,12 +71,12 @@ pub(crate) enum Programs {
 pub(crate) enum Alone {
     /// At the beginning, on every program.
     Always,
-    /// At the beginning, if blocks have repeated blocks inside.
+    /// At the beginning, if blocks contain repeated blocks.
     NestedBlocks,
     /// At the beginning, on more than one GPU.
     SeveralGpus,
-    /// If the goal is to fit, only after no set that keeps the numbers fits; otherwise at the beginning. It
-    /// saves an optimizer's temporary copies.
+    /// If the goal is to fit, only once no set that keeps the numbers fits; otherwise at the beginning. It saves an
+    /// optimizer's temporary copies.
     Optimizer,
     /// At the beginning, if the numbers may change.
     Changed,
@@ -88,7 +88,7 @@ pub(crate) enum Alone {
     Never,
 }
 
-/// The sets of the search that a technique joins, from the smallest to the largest change to the program.
+/// The search's sets that a technique joins, from the smallest to the largest change to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Joins {
     /// All sets: the technique costs no time and keeps the numbers.
@@ -108,13 +108,13 @@ pub(crate) enum Joins {
 pub(crate) enum Levels {
     /// No value, only the name.
     Default,
-    /// The smallest number of the model's blocks with which a set fits.
+    /// The smallest number of the model's blocks at which a set fits.
     Blocks,
-    /// The smallest multiple of this percentage with which a set fits.
+    /// The smallest multiple of this percentage at which a set fits.
     Multiples(u64),
-    /// These values in order, until a set fits: more parts of the batch.
+    /// These values in order, until a set fits: more and more parts of the batch.
     Upward(&'static [u64]),
-    /// These values: smaller percentages of the activations, each of which is compiled.
+    /// These values: smaller and smaller percentages of the activations, each of which has to be compiled.
     Downward(&'static [u64]),
 }
 
@@ -125,7 +125,7 @@ pub(crate) enum Time {
     Same,
     /// The forward pass of some blocks runs twice; the value says how many.
     Again,
-    /// The nested blocks inside the blocks are computed again.
+    /// The nested blocks inside the blocks are recomputed.
     NestedAgain,
     /// The forward pass of all blocks runs twice.
     AllAgain,
@@ -162,7 +162,7 @@ pub(crate) enum Operators {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shown {
     Name,
-    /// By its name and the detail that the technique reports, such as the modules to which it was applied.
+    /// By its name and the details that the technique reports, such as the modules to which it was applied.
     Detail,
     /// By its name and its percentage; the text names the quantity to which the percentage refers.
     Percent(&'static str),

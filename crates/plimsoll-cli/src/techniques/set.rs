@@ -1,5 +1,5 @@
-//! The techniques of a `--with`: [`Set`]. They are kept in the order of the table, so that equal sets are
-//! printed equally.
+//! The techniques of a `--with` option: [`Set`]. They are kept in the order of the table, so that equal
+//! sets are printed in the same way.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl Set {
     /// Reads `checkpoint=4,chunked-loss`.
     ///
     /// # Errors
-    /// An unknown name, a name that occurs twice, a value that is missing or of the wrong kind.
+    /// If a name is unknown or occurs twice, or a value is missing or of the wrong kind.
     pub(crate) fn parse(text: &str) -> Result<Set, String> {
         let mut set = Set::default();
         for word in text.split([',', '+']).map(str::trim).filter(|word| !word.is_empty()) {
@@ -54,7 +54,7 @@ impl Set {
         self.only(|it| it != technique)
     }
 
-    /// The same set with some of its techniques.
+    /// The same set with only some of its techniques.
     pub(crate) fn only(&self, keeps: impl Fn(Technique) -> bool) -> Set {
         Set { entries: self.entries.iter().copied().filter(|&(it, _)| keeps(it)).collect() }
     }
@@ -96,7 +96,7 @@ impl Set {
         self.techniques().map(|it| it.row().effort).sum()
     }
 
-    /// Why two of its techniques exclude each other.
+    /// Why two of its techniques exclude each other, if they do.
     pub(crate) fn conflict(&self) -> Option<String> {
         let mut pairs = self.techniques().flat_map(|one| self.techniques().map(move |other| (one, other)));
         pairs.find_map(|(one, other)| {

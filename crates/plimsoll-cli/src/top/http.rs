@@ -1,8 +1,8 @@
 //! The server of `--prometheus`: HTTP/1.1 by hyper, one response per connection, no state. Each request asks the processes for
 //! their figures. A client has five seconds for its request, and an idle one does not delay others.
 //!
-//! For `plimsoll run --prometheus`, which becomes the program, a second process serves. It is not a child of the program,
-//! because that may wait for its children. It ends when the program does.
+//! `plimsoll run --prometheus` turns into the program itself, so a second process is the server. It is not a child of
+//! the program, because the program may wait for its children. It ends when the program does.
 //!
 //! Note [Whose host]. If a site's name suddenly resolves to this machine (DNS rebinding), a page of that site in a browser can
 //! send requests here and read the response. So a request's Host must be an address, `localhost` or this machine's name.
@@ -40,7 +40,7 @@ const MOST_CLIENTS: usize = 256;
 const MOST_BYTES: usize = 16 << 10;
 /// The time limit for a request, and for its response.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often to check whether the program still runs.
+/// How often to check whether the program is still running.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The environment variable that makes the process of [`until`] start a second process and exit, so that
@@ -70,7 +70,7 @@ fn bound(address: SocketAddr) -> Result<TcpListener, Failure> {
 /// Serves until the user ends it.
 ///
 /// # Errors
-/// The address cannot be used.
+/// If the address cannot be used.
 pub(super) fn serve(address: SocketAddr) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::new(Exit::Unreadable, format!("--prometheus {address}: {why}"));
     let listener = bound(address)?;
@@ -87,7 +87,7 @@ fn announce(listener: &TcpListener) {
 /// Starts a process that serves concurrently with this one, until this one ends.
 ///
 /// # Errors
-/// The address cannot be used; the process cannot be started.
+/// If the address cannot be used, or the process cannot be started.
 pub(crate) fn beside(address: SocketAddr) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::new(Exit::Unreadable, format!("--prometheus {address}: {why}"));
     let listener = bound(address)?;
@@ -102,7 +102,7 @@ pub(crate) fn beside(address: SocketAddr) -> Result<(), Failure> {
 /// Serves on the socket that is stdin until a process ends.
 ///
 /// # Errors
-/// Stdin is not a socket.
+/// If stdin is not a socket.
 pub(super) fn until(pid: u32) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::new(Exit::Unreadable, format!("--until: {why}"));
     let socket = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
@@ -127,7 +127,7 @@ pub(super) fn until(pid: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a process runs; a zombie does not count.
+/// Whether a process is running; a zombie does not count.
 fn is_running(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     // The state follows the command's name, which may contain anything.
@@ -168,7 +168,7 @@ async fn answer(client: TcpStream) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false).max_buf_size(MOST_BYTES);
     let connection = http.serve_connection(TokioIo::new(client), service);
-    // The time limit also ends a client that does not read its response.
+    // The time limit also applies to a client that does not read its response.
     let _ = tokio::time::timeout(PATIENCE * 2, connection).await;
 }
 
@@ -200,7 +200,7 @@ async fn response<F: Future<Output = Vec<Sample>>>(
     response
 }
 
-/// Whether the only Host header of a request is an address or a name of this machine. See Note [Whose host].
+/// Whether a request has exactly one Host header, which is an address or a name of this machine. See Note [Whose host].
 fn is_for_us(request: &Parts) -> bool {
     let mut hosts = request.headers.get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
@@ -211,7 +211,7 @@ fn is_for_us(request: &Parts) -> bool {
     host.parse::<IpAddr>().is_ok() || names.iter().any(|name| host.eq_ignore_ascii_case(name))
 }
 
-/// A sample of each process that answers. All are asked at the same time.
+/// A sample from each process that answers. All are asked at the same time.
 fn samples() -> Vec<Sample> {
     let asked: Vec<_> =
         live::running().unwrap_or_default().into_iter().map(|pid| thread::spawn(move || of(pid))).collect();

@@ -31,7 +31,7 @@ enum News {
     Failed(io::Error),
 }
 
-/// Draws samples until the process ends, or a key or a signal asks to stop. Returns the last sample of a process
+/// Draws samples until the process ends, or until a key or a signal stops it. Returns the last sample of a process
 /// that has ended, or none if the user quit.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ impl Watched {
     /// One process; for a `plimsoll run` the program that it started.
     ///
     /// # Errors
-    /// The process cannot be watched.
+    /// If the process cannot be watched.
     pub(super) fn one(pid: u32) -> Result<Watched, Failure> {
         let pid = program(pid);
         let watcher = Watcher::attach(pid).map_err(|why| cannot_attach(pid, &why))?;
@@ -29,7 +29,7 @@ impl Watched {
     /// The only process, or the ranks of the only job.
     ///
     /// # Errors
-    /// There is none, or there are several.
+    /// If there is none, or there are several.
     pub(super) fn all() -> Result<Watched, Failure> {
         let pids = live::running().map_err(|why| unreadable(&why))?;
         match pids[..] {
@@ -64,7 +64,7 @@ impl Watched {
     /// A sample of each process that still runs.
     ///
     /// # Errors
-    /// A process does not answer.
+    /// If a process does not answer.
     pub(super) fn samples(&mut self) -> Result<Vec<Sample>, Failure> {
         self.sampled().map_err(|why| unreadable(&why))
     }
@@ -73,7 +73,7 @@ impl Watched {
     /// left out.
     ///
     /// # Errors
-    /// The errors of [`Watcher::sample`].
+    /// The same errors as [`Watcher::sample`].
     pub(super) fn sampled(&mut self) -> io::Result<Vec<Sample>> {
         let mut samples = Vec::new();
         let is_one = self.watchers.len() == 1;

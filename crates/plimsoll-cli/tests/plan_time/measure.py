@@ -1,7 +1,7 @@
 """The time of `plimsoll plan` for some programs: `python measure.py PLIMSOLL PYTHON [CASE...]` prints a row each.
 
-The columns are the choice, its peak in the plan, the sets that ran, the time of the first run, with imports, the wall
-time of the plan, what it takes beyond the first run, and the CPU time of all its processes.
+The columns are the choice, its peak in the plan, the sets that ran, the time of the first run including imports, the
+wall time of the plan, the time beyond the first run, and the CPU time of all its processes.
 """
 
 import json

@@ -1,4 +1,5 @@
-//! `plimsoll train gpt` with a model whose matrices are just large enough to be cut among ranks.
+//! `plimsoll train gpt` with a model whose matrices are just large enough to be divided among
+//! ranks.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
@@ -37,7 +38,7 @@ pub(crate) fn endless(ranks: usize, batch_size: &str, parallel: &str, args: &[&s
     (0..ranks).map(rank).collect()
 }
 
-/// Checks that arguments are refused before any file is read.
+/// Checks that arguments are rejected before any file is read.
 pub(crate) fn refused(batch_size: &str, args: &[&str], expected: &str) {
     let output = train(batch_size, &[&["--data", "/nowhere/text"], args].concat());
     assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));

@@ -23,7 +23,7 @@ impl Reads {
         &self.words[0]
     }
 
-    /// Its example with this file as the last input, and good files before it.
+    /// Its example, with this file as the last input and good files before it.
     pub(crate) fn words(&self, file: &str) -> Vec<String> {
         let last = self.words.len() - 1;
         let word = |(nth, word): (usize, &String)| match word {

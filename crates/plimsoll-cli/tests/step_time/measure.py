@@ -1,7 +1,7 @@
 """Measures the programs on a GPU: `python measure.py OUT [NAME...]` writes a line of JSON for each program to a file.
 
-A line has the wall time and the processor time of steps, and for each kind of operator of a step the time of its kernels. Each
-program should run in a process of its own. `fit.py` reads the lines, and `compare.py`.
+A line has the wall time and the processor time of steps, and for each kind of operator in a step, the time of its
+kernels. Each program should run in its own process. `fit.py` and `compare.py` read the lines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def tensors_in(value: Any) -> list[Any]:
 
 
 class Mode(TorchDispatchMode):
-    """Notes each operator, inside a range with its number."""
+    """Records each operator, inside a range with its number."""
 
     def __init__(self) -> None:
         super().__init__()

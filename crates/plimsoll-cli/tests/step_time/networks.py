@@ -240,7 +240,7 @@ class Experts(nn.Module):
     def forward(self, x: Any) -> Any:
         flat = x.flatten(0, 1)
         weights = self.gate(flat).softmax(-1)
-        # Every expert gets the tokens that it wants most, the same number each.
+        # Every expert gets the tokens that it prefers most, and all get the same number.
         share, places = weights.topk(flat.shape[0] // len(self.experts), dim=0)
         out = torch.zeros_like(flat)
         for nth, expert in enumerate(self.experts):

@@ -57,7 +57,7 @@ def gpt(rows: int = 8, narrow: bool = True, layers: int = 12, fused: bool = Fals
 
 
 def small_gpt() -> Step:
-    """The host bounds it."""
+    """Limited by the host."""
     model = GPT(24, 256, 4, 4000, 128).to(DEVICE)
     return language(model, torch.optim.AdamW(model.parameters(), lr=1e-4), 4, 128, 4000, True)
 
@@ -182,7 +182,7 @@ def recommender() -> Step:
 
 
 def flow() -> Step:
-    """A continuous flow: an integrator of fourth order, which the host bounds."""
+    """A continuous flow: a fourth-order integrator, which is limited by the host."""
     field = nn.Sequential(nn.Linear(65, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 64)).to(DEVICE)
     optimizer = torch.optim.Adam(field.parameters(), lr=1e-3)
 
@@ -212,13 +212,13 @@ def experts() -> Step:
 
 
 def scan() -> Step:
-    """The host bounds it."""
+    """Limited by the host."""
     model = nn.Sequential(nn.Embedding(4000, 256), *(Scan(256) for _ in range(3)), nn.Linear(256, 4000)).to(DEVICE)
     return language(model, torch.optim.AdamW(model.parameters(), lr=1e-4), 16, 128, 4000, False)
 
 
 def translation() -> Step:
-    """16 bits with a scaler, which reads a value in each step."""
+    """Uses 16 bits with a scaler, which reads a value in each step."""
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -249,7 +249,7 @@ def translation() -> Step:
 
 
 def lenet() -> Step:
-    """The host bounds it, and it reads the loss in each step."""
+    """Limited by the host; it reads the loss in each step."""
     model = nn.Sequential(
         nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
         nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),

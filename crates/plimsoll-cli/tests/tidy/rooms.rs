@@ -1,5 +1,5 @@
-//! The order of a crate's files: its tables state it ("a file uses only files above it"), and no two files may use
-//! each other.
+//! The order of a crate's files: it is stated in the tables ("a file uses only files above it"), and no two files may
+//! use each other.
 //!
 //! The root of a crate has a table of its files and folders, and a folder's own file may have one of the files inside.
 //! Items that a folder's own file defines belong to the folder: the files inside may use them, and the folder's file
@@ -32,8 +32,7 @@ impl Rooms {
         Rooms { src: src.to_path_buf(), uses }
     }
 
-    /// Uses of a file that is below the user in one of the tables, and files that are missing in an ordered
-    /// table.
+    /// Cases where a file uses one below it in a table, and files that are missing from an ordered table.
     pub(crate) fn arrows_up(&self) -> Vec<String> {
         let mut found = Vec::new();
         for parent in self.uses.modules() {

@@ -258,7 +258,7 @@ fn impls(tokens: &[String]) -> Vec<Impl> {
             continue;
         }
         let open = at + tokens[at..].iter().position(|token| token == "{").expect("an impl has a body");
-        // The type's name: the last name outside of angle brackets, before `where` and after any `for`.
+        // The type's name: the last name outside angle brackets, before `where` and after any `for`.
         let (mut of, mut is_trait, mut angle) = (String::new(), false, 0);
         for token in tokens[at + 1..open].iter().take_while(|token| *token != "where") {
             angle += i32::from(token == "<") - i32::from(token == ">");

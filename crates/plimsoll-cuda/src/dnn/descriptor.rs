@@ -78,7 +78,7 @@ fn checked(call: &'static str, code: c_int) -> Result<()> {
 
 impl Api {
     /// # Errors
-    /// The library is missing or lacks a function.
+    /// If the library is missing or lacks a function.
     pub(super) fn open(search: &Search, driver: i32) -> Result<Api> {
         let wanted = Wanted { library: "cuDNN", names: &["libcudnn.so.9"], advice: package(driver) };
         let library = Library::open(wanted, search)?;

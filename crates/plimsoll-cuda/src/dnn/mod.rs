@@ -68,8 +68,7 @@ impl Dnn {
     /// driver supports.
     ///
     /// # Errors
-    /// The library is missing, is too old, or needs a newer version of CUDA than the driver
-    /// supports.
+    /// If the library is missing, is too old, or needs a newer version of CUDA than the driver supports.
     pub(crate) fn open(search: &Search, driver: i32) -> Result<Dnn> {
         let api = Api::open(search, driver)?;
         let (version, cuda) = api.versions();

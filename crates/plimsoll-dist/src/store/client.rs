@@ -18,7 +18,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 pub struct Client {
     stream: TcpStream,
     address: String,
-    /// How long the server may take to answer a command that it answers immediately.
+    /// How long the server may take to answer a command that it should answer immediately.
     answer: Duration,
 }
 
@@ -26,7 +26,7 @@ impl Client {
     /// Connects. If nobody listens yet, retries for `timeout`.
     ///
     /// # Errors
-    /// Nobody listened within `timeout`.
+    /// If nobody listened within `timeout`.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Client> {
         let (start, address) = (Instant::now(), format!("{host}:{port}"));
         let stream = loop {
@@ -46,7 +46,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Sets how long the server may take to answer a command that it answers immediately. The default is one minute.
+    /// Sets how long the server may take to answer a command that it should answer immediately. The default is one
+    /// minute.
     ///
     /// # Errors
     /// I/O errors.
@@ -67,15 +68,15 @@ impl Client {
     /// Sets a value.
     ///
     /// # Errors
-    /// The store is gone.
+    /// If the store is gone.
     pub fn set(&mut self, key: &str, value: &[u8]) -> Result<()> {
         self.send(&Message::of(Command::Set).bytes(key.as_bytes()).bytes(value))
     }
 
-    /// Sets a value unless the key already has one. Returns the value that the key has afterwards.
+    /// Sets a value unless the key already has one. Returns the key's value afterwards.
     ///
     /// # Errors
-    /// The store is gone.
+    /// If the store is gone.
     pub fn set_first(&mut self, key: &str, value: &[u8]) -> Result<Vec<u8>> {
         self.send(&Message::of(Command::CompareSet).bytes(key.as_bytes()).bytes(b"").bytes(value))?;
         self.done(read_bytes(&mut &self.stream))
@@ -84,7 +85,7 @@ impl Client {
     /// Adds to a number, which starts at 0. Returns the sum.
     ///
     /// # Errors
-    /// The store is gone.
+    /// If the store is gone.
     pub fn add(&mut self, key: &str, more: i64) -> Result<i64> {
         self.send(&Message::of(Command::Add).bytes(key.as_bytes()).i64(more))?;
         self.done(read_i64(&mut &self.stream))
@@ -93,16 +94,16 @@ impl Client {
     /// Whether a key exists.
     ///
     /// # Errors
-    /// The store is gone.
+    /// If the store is gone.
     pub fn has(&mut self, key: &str) -> Result<bool> {
         self.send(&Message::of(Command::Check).u64(1).bytes(key.as_bytes()))?;
         self.done(read_u8(&mut &self.stream)).map(|answer| answer == READY)
     }
 
-    /// Waits for a value and returns it. Returns `None` if nobody set it within `timeout`.
+    /// Waits for a value and returns it. Returns `None` if nobody sets it within `timeout`.
     ///
     /// # Errors
-    /// The store is gone.
+    /// If the store is gone.
     pub fn get(&mut self, key: &str, timeout: Duration) -> Result<Option<Vec<u8>>> {
         self.start_waiting(key)?;
         if !self.is_there(timeout)? {
@@ -117,11 +118,11 @@ impl Client {
         self.done(read_bytes(&mut &self.stream)).map(Some)
     }
 
-    /// Asks the store for a notice when a key exists; [`Client::is_there`] waits for it. Until the notice comes, this connection
-    /// can do nothing else.
+    /// Asks the store to send a notice when a key exists; [`Client::is_there`] waits for it. Until the notice arrives,
+    /// this connection can do nothing else.
     ///
     /// # Errors
-    /// The store is gone.
+    /// If the store is gone.
     pub fn start_waiting(&mut self, key: &str) -> Result<()> {
         self.send(&Message::of(Command::Wait).u64(1).bytes(key.as_bytes()))
     }
@@ -129,7 +130,7 @@ impl Client {
     /// Waits at most `timeout` for the notice requested by [`Client::start_waiting`]. Returns whether the key exists.
     ///
     /// # Errors
-    /// The store is gone.
+    /// If the store is gone.
     pub fn is_there(&mut self, timeout: Duration) -> Result<bool> {
         let timeout = timeout.max(Duration::from_millis(1));
         self.done(self.stream.set_read_timeout(Some(timeout)))?;

@@ -40,7 +40,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Table {
     values: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Clients that wait for keys, by client number.
+    /// Clients that are waiting for keys, by client number.
     waiting: BTreeMap<u64, (TcpStream, Vec<Vec<u8>>)>,
     /// All open connections, by client number, so that the server can close them.
     open: BTreeMap<u64, TcpStream>,
@@ -57,7 +57,7 @@ impl Server {
     /// Listens at an address; port 0 chooses a free one.
     ///
     /// # Errors
-    /// An error of the operating system: for example, the port is taken, or the address is not this host's.
+    /// An error of the operating system: for example, the port is in use, or this host does not have the address.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
         let (address, shared) = (listener.local_addr()?, Arc::new(Shared::default()));
@@ -104,7 +104,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         shared.table().open.insert(number, kept);
         let of_client = Arc::clone(shared);
         let serve = move || {
-            // A client that leaves or speaks another protocol ends only its own connection.
+            // A client that leaves or speaks a different protocol ends only its own connection.
             let _ = serve(&stream, number, &of_client);
             let mut table = of_client.table();
             table.open.remove(&number);
@@ -199,7 +199,7 @@ fn answer(
             Ok(())
         }
         Command::CancelWait => {
-            // Answer under the lock, so that no notice of a key can follow this answer.
+            // Answer while holding the lock, so that no notice about a key can follow this answer.
             let mut table = shared.table();
             table.waiting.remove(&number);
             Message::default().byte(WAIT_CANCELED).send(to)
@@ -238,8 +238,8 @@ impl Table {
         });
     }
 
-    /// Sets a key to `desired` if its value is `expected`; a missing key is set if `expected` is empty. Returns the value that
-    /// the key has then, or `expected` if the key is still missing. Like PyTorch.
+    /// Sets a key to `desired` if its value is `expected`; a missing key is set if `expected` is empty. Returns the
+    /// key's value afterwards, or `expected` if the key is still missing, like PyTorch.
     fn compare_set(&mut self, key: Vec<u8>, expected: Vec<u8>, desired: Vec<u8>) -> Vec<u8> {
         match self.values.get(&key) {
             None if !expected.is_empty() => expected,

@@ -5,9 +5,9 @@ use std::io::{self, Read, Write};
 
 /// The number that a client sends first, after [`Command::Validate`].
 pub(super) const MAGIC: u32 = 0x3C85_F7CE;
-/// The longest key or value that is accepted. A longer one means that the peer speaks another protocol.
+/// The longest key or value that is accepted. A longer one means that the peer speaks a different protocol.
 const MOST_BYTES: u64 = 1 << 30;
-/// The most keys that one command may have.
+/// The maximum number of keys in one command.
 const MOST_KEYS: u64 = 1 << 20;
 
 /// The answer to [`Command::Wait`] once all keys exist.
@@ -19,7 +19,7 @@ pub(super) const READY: u8 = 0;
 /// The answer to [`Command::Check`] if a key is missing.
 pub(super) const NOT_READY: u8 = 1;
 
-/// A request of a client.
+/// A request from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Command {
@@ -115,7 +115,7 @@ pub(super) fn read_i64(from: &mut impl Read) -> io::Result<i64> {
     read_array(from).map(i64::from_le_bytes)
 }
 
-/// Reads a string or value. Memory is allocated as bytes arrive, so a bogus length allocates none.
+/// Reads a string or value. Memory is allocated as bytes arrive, so a bogus length does not allocate any.
 pub(super) fn read_bytes(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let length = read_length(from, MOST_BYTES)?;
     let mut bytes = Vec::new();

@@ -1,8 +1,8 @@
 //! Moves bytes from rank to rank: all collectives are built on one method of a trait, [`Transport::exchange`].
 //!
-//! `sockets.rs` connects processes, `threads.rs` connects threads of one process, and `simulated.rs` connects nothing. `part.rs`
-//! is some of the ranks of one of them. To use another network or to inject faults in a test, implement the trait and pass it to
-//! [`Communicator::new`](crate::Communicator::new).
+//! `sockets.rs` connects processes, `threads.rs` connects threads of one process, and `simulated.rs` connects nothing.
+//! `part.rs` uses some of the ranks of one of these. To use another network or to inject faults in a test, implement
+//! the trait and pass it to [`Communicator::new`](crate::Communicator::new).
 
 mod part;
 mod simulated;
@@ -53,15 +53,16 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// makes the same call.
     ///
     /// # Errors
-    /// [`RankLost`](crate::Error::RankLost), [`Timeout`](crate::Error::Timeout), [`Mismatch`](crate::Error::Mismatch). After
-    /// an error, the group can no longer be used.
+    /// [`RankLost`](crate::Error::RankLost), [`Timeout`](crate::Error::Timeout) or
+    /// [`Mismatch`](crate::Error::Mismatch). After an error, the group can no longer be used.
     fn exchange(&self, call: &Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()>;
 
-    /// Like [`Transport::exchange`], but only among `ranks`, in ascending order, which include this rank. Both lists have an entry
-    /// for each of them. The default is an error.
+    /// Like [`Transport::exchange`], but only among `ranks`, which are in ascending order and include this rank. Both
+    /// lists have an entry for each of them. The default is an error.
     ///
     /// # Errors
-    /// The errors of [`Transport::exchange`]; also if this transport cannot exchange bytes among some of its ranks.
+    /// The same errors as [`Transport::exchange`]; also if this transport cannot exchange bytes among some of its
+    /// ranks.
     fn exchange_among(
         &self,
         ranks: &[usize],
@@ -74,8 +75,8 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
         Err(Error::Argument { op: call.op.name(), why })
     }
 
-    /// After this rank has waited for `waited` for work on its device, returns the reason why it should not wait any longer.
-    /// `call` returns the latest collective. The default is to keep waiting.
+    /// After this rank has waited for `waited` for work on its device, returns the reason why it should stop waiting,
+    /// if there is one. `call` returns the latest collective. The default is to keep waiting.
     fn gave_up(&self, waited: Duration, call: &dyn Fn() -> Option<Call>) -> Option<Error> {
         let _ = (waited, call);
         None

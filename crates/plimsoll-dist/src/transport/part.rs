@@ -1,4 +1,4 @@
-//! Some ranks of another transport, as a group of their own.
+//! Some of another transport's ranks, as a group of their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use super::Transport;
 use crate::error::{Error, Result};
 use crate::record::Call;
 
-/// One rank of a group that consists of some ranks of another transport. Errors name ranks by their numbers there.
+/// One rank of a group that consists of some ranks of another transport. Errors name ranks by their numbers in that
+/// transport.
 ///
 /// ```
 /// use plimsoll_dist::transport::{Part, Threads, Transport};
@@ -61,7 +62,7 @@ impl Transport for Part {
         self.whole.exchange_among(&ranks, call, send, receive)
     }
 
-    /// Other groups may wait for other calls, so all ranks of the whole are asked only whether they are there.
+    /// Other groups may be waiting for other calls, so all ranks of the whole are asked only whether they are alive.
     fn gave_up(&self, waited: Duration, _: &dyn Fn() -> Option<Call>) -> Option<Error> {
         self.whole.gave_up(waited, &|| None)
     }

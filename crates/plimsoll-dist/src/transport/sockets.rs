@@ -1,4 +1,4 @@
-//! Ranks that are processes, with a TCP connection between every two.
+//! Ranks that are processes, with a TCP connection between each pair.
 //!
 //! A message is a header (the collective and its size in bytes) followed by the bytes. The header shows at once if two ranks are
 //! in different collectives. A second thread sends while the calling thread receives. Each rank sends to the next rank first and
@@ -19,7 +19,7 @@ use crate::record::{Call, Op};
 
 /// How long a read or write blocks before it checks whether a rank is lost.
 const LOOK: Duration = Duration::from_millis(50);
-/// Shorter messages are sent without a second thread, because the system's buffers hold them.
+/// Shorter messages are sent without a second thread, because they fit into the system's buffers.
 const SMALL_BYTES: usize = 16 << 10;
 /// The timeout of the first collective is this many times as long, because some ranks build their models faster than
 /// others.
@@ -27,7 +27,7 @@ const FIRST_FACTOR: u32 = 4;
 /// After a rank has waited in vain for its device, it waits this long for the other ranks to report their latest
 /// collective.
 const ROLL_CALL: Duration = Duration::from_secs(5);
-/// Number, operation, bytes and hash, each in little endian.
+/// Number, operation, bytes and hash, all in little-endian order.
 type Header = [[u8; 8]; 4];
 
 /// The connections of one rank to all others.
@@ -47,7 +47,7 @@ struct Exchange<'a> {
     header: Header,
     start: Instant,
     timeout: Duration,
-    /// The timeout of a collective, for messages.
+    /// The timeout of a collective, for use in messages.
     seconds: u64,
     /// Set when receiving fails, so that sending stops.
     is_over: AtomicBool,
@@ -69,7 +69,8 @@ impl Sockets {
         Ok(Sockets { rank, streams, health, timeout })
     }
 
-    /// The others of `ranks` at distance 1, 2, … ahead: the place of each in `ranks`, its rank and its connection.
+    /// The other members of `ranks` at distance 1, 2, … ahead: each one's index in `ranks`, its rank and its
+    /// connection.
     fn ahead<'a>(
         &'a self,
         ranks: &'a [usize],
@@ -150,7 +151,7 @@ impl Sockets {
         if exchange.start.elapsed() < exchange.timeout {
             return Ok(());
         }
-        // Report the rank to all others, with its host, because they may not be waiting for it themselves.
+        // Report the rank and its host to all others, because they may not be waiting for it themselves.
         let why = format!(
             "did not reach {call} within {seconds} s: it may be stopped, overloaded or in other code \
              (PLIMSOLL_COLLECTIVE_TIMEOUT_S sets the time)"
@@ -205,9 +206,9 @@ impl Transport for Sockets {
         })
     }
 
-    /// A rank whose device does not finish in time does not know which rank is missing, so all ranks that wait tell each other
-    /// their latest collective. A rank that does not answer is stopped or busy; a rank with a different answer is in another
-    /// collective.
+    /// A rank whose device does not finish in time does not know which rank is missing, so all waiting ranks tell each
+    /// other their latest collective. A rank that does not answer is stopped or busy; a rank with a different answer is
+    /// in another collective.
     fn gave_up(&self, waited: Duration, call: &dyn Fn() -> Option<Call>) -> Option<Error> {
         if let Some(lost) = self.health.lost() {
             return Some(Error::RankLost { lost: Box::new(lost), call: call() });
@@ -247,7 +248,7 @@ fn called(header: &Header) -> Call {
     Call { number, op, bytes, label, dtype, group }
 }
 
-/// A call for ranks that have not called a collective of all ranks.
+/// A placeholder for ranks that have not called any collective of all ranks.
 fn roll_call() -> Call {
     let (number, bytes, label, dtype, group) = Default::default();
     Call { number, op: Op::Barrier, bytes, label, dtype, group }

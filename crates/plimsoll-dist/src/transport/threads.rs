@@ -24,7 +24,7 @@ pub struct Threads {
     mail: Arc<(Mutex<Mail>, Condvar)>,
 }
 
-/// The bytes, and the collective call that they belong to.
+/// The bytes, and the collective call to which they belong.
 type Message = (Call, Vec<u8>);
 
 /// Messages that were sent and not yet received.
@@ -37,8 +37,8 @@ struct Mail {
 }
 
 impl Threads {
-    /// Makes `size` ranks, one for each thread. If a rank does not arrive at a collective within `timeout`, all others return an
-    /// error.
+    /// Creates `size` ranks, one for each thread. If a rank does not arrive at a collective within `timeout`, all
+    /// others return an error.
     pub fn ranks(size: usize, timeout: Duration) -> Vec<Threads> {
         let mail: Arc<(Mutex<Mail>, Condvar)> = Arc::default();
         (0..size).map(|rank| Threads { rank, size, timeout, mail: Arc::clone(&mail) }).collect()

@@ -1,4 +1,4 @@
-//! Descriptions of GPUs: what is given, what is assumed, what is refused.
+//! Descriptions of GPUs: what is given, what is assumed, and what is rejected.
 
 use super::*;
 use crate::outside::{self, Library, Loading};
@@ -27,7 +27,7 @@ fn what_is_given_is_taken_and_the_rest_is_that_of_the_nearest_gpu() {
         (all.gpu.bandwidth.memory_bytes_per_s, all.gpu.flops.f16),
         (672_000_000_000, 88_000_000_000_000)
     );
-    // Without a compute capability: of the GPU that is nearest in size.
+    // Without a compute capability, it is that of the GPU closest in size.
     assert_eq!(made("custom:memory=24GiB").gpu.capability, (8, 6));
 }
 
@@ -35,7 +35,7 @@ fn what_is_given_is_taken_and_the_rest_is_that_of_the_nearest_gpu() {
 fn the_memory_outside_follows_from_the_description() {
     let context = |text: &str| outside::context(&made(text).gpu);
     assert_eq!(context("custom:like=H100").basis, Basis::Measured);
-    // By rule: 2 KiB a thread.
+    // According to the rule: 2 KiB per thread.
     let by_rule = context("custom:like=H100,sms=100");
     assert_eq!((by_rule.bytes, by_rule.basis), (100 * 2048 * 2048, Basis::Derived));
     let given = context("custom:like=H100,sms=100,context=400MiB");

@@ -1,9 +1,9 @@
-//! The bytes that a communicator takes, and when: [`Communicator`], [`Bytes`], [`Kernel`].
+//! The bytes that a communicator uses, and when: [`Communicator`], [`Bytes`], [`Kernel`].
 //!
-//! A communicator takes its *base* when it is created: three allocations per channel and two more, each in its own page. Buffers
-//! are allocated by the first call that needs them: a *ring* by the first collective, a *tree* if NCCL selects one, and the
-//! connection to a *peer* by the first send to it or receive from it. A buffer is in the receiver's memory, and its head in the
-//! sender's.
+//! A communicator allocates its *base* when it is created: three allocations per channel and two more, each in its own
+//! page. Buffers are allocated by the first call that needs them: a *ring* by the first collective, a *tree* if NCCL
+//! selects one, and the connection to a *peer* by the first send to it or receive from it. A buffer is in the
+//! receiver's memory, and its head is in the sender's.
 
 use std::ops::{Add, AddAssign, Mul};
 
@@ -14,14 +14,14 @@ use super::version::Version;
 use crate::Gpu;
 use crate::outside::{Basis, Figure, Library, Loading, PAGE_BYTES, whole_pages};
 
-/// Bytes of the head of a connection, which the sender has.
+/// The size of a connection's head, which is in the sender's memory.
 const HEAD_BYTES: u64 = 4096;
 
-/// Pinned host memory of a communicator.
+/// The pinned host memory of a communicator.
 const PINNED_BYTES: u64 = 1_179_652;
 
-/// Steps, per channel, that fit into the buffers that all sends over the network share: two buffers of 8 steps
-/// are kept ready.
+/// How many steps per channel fit into the buffers that all sends over the network share: two buffers of 8 steps are
+/// kept ready.
 const SHARED_STEPS: u64 = 16;
 
 /// A step of a send within a node.
@@ -32,7 +32,7 @@ const NET_STEP_BYTES: u64 = 128 << 10;
 /// An NVLS buffer. Each channel has two for each GPU of the node.
 const NVLS_BYTES: u64 = 1 << 20;
 
-/// Bytes that a rank takes on its GPU, and on the host (pinned, or shared with other ranks).
+/// The bytes that a rank uses on its GPU, and on the host (pinned, or shared with other ranks).
 ///
 /// ```
 /// use plimsoll_gpu::nccl::Bytes;
@@ -103,7 +103,8 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Bytes of a thread's stack in NCCL 2.28.9 for compute capability 9.0, according to `cuobjdump --dump-resource-usage`.
+    /// The stack size per thread in NCCL 2.28.9 for compute capability 9.0, according to `cuobjdump
+    /// --dump-resource-usage`.
     pub fn stack_bytes(self) -> u32 {
         match self {
             Kernel::Ring => 1736,
@@ -114,7 +115,7 @@ impl Kernel {
     }
 }
 
-/// The GPU memory that NCCL takes for itself with the first communicator of a process.
+/// The GPU memory that NCCL itself uses from a process's first communicator on.
 ///
 /// ```
 /// use plimsoll_gpu::nccl::{Version, library};
@@ -199,10 +200,10 @@ impl Communicator {
         &self.variables
     }
 
-    /// The base: the bytes that it takes without any buffer.
+    /// The base: the bytes that it uses without any buffers.
     pub fn base(&self) -> Bytes {
         let Channels { collective, p2p, nvls, .. } = self.channels;
-        // Without cuMem these small allocations share pages with others.
+        // Without cuMem, these small allocations share pages with others.
         if !self.variables.cumem {
             return Bytes::host(PINNED_BYTES);
         }
@@ -216,7 +217,7 @@ impl Communicator {
         self.version < Version::new(2, 22, 0) || !self.variables.runtime_connect || !self.variables.cumem
     }
 
-    /// The bytes that it takes when it is created.
+    /// The bytes that it allocates when it is created.
     pub fn at_init(&self) -> Bytes {
         if !self.is_connected_at_init() {
             return self.base();
@@ -236,7 +237,8 @@ impl Communicator {
         (self.send(local) + self.receive(local)) * inside + (self.send(net) + self.receive(net)) * across
     }
 
-    /// The bytes that a tree takes in addition to the ring. For several machines, no GPU has confirmed them.
+    /// The bytes that a tree uses in addition to the ring. For several machines, this has not been confirmed on any
+    /// GPU.
     pub fn tree(&self, place: TreePlace) -> Bytes {
         if self.topology.ranks < 3 {
             return Bytes::default();
@@ -256,7 +258,7 @@ impl Communicator {
         Bytes::device(2 * NVLS_BYTES) * self.channels.nvls * self.topology.local_ranks()
     }
 
-    /// The connection for sends to a peer. A peer on another machine takes no bytes here: such sends share
+    /// The connection for sends to a peer. A peer on another machine adds no bytes here: such sends share
     /// [`Communicator::net_buffers`].
     pub fn send_to_peer(&self, is_local: bool) -> Bytes {
         self.peer(is_local, |comm| comm.send(comm.local()))
@@ -290,7 +292,7 @@ impl Communicator {
         }
     }
 
-    /// The number of channels in which the next rank is on another machine, and the number in which it is on this one.
+    /// The number of channels whose next rank is on another machine, and the number whose next rank is on this one.
     fn split_channels(&self) -> (u32, u32) {
         let all = self.channels.collective;
         let across = match self.topology.nodes {
@@ -315,7 +317,7 @@ impl Communicator {
         if is_direct { Transport::NetGdr } else { Transport::Net }
     }
 
-    /// Bytes of all buffers of a connection, including its head.
+    /// The size of all buffers of a connection, including its head.
     fn buffer_bytes(&self) -> u64 {
         let Variables { buffer_bytes, ll_bytes, ll128_bytes, .. } = self.variables;
         [buffer_bytes, ll_bytes, ll128_bytes].into_iter().fold(HEAD_BYTES, u64::saturating_add)

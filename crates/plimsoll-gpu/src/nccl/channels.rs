@@ -1,7 +1,7 @@
 //! The number of channels of a communicator: [`Channels`].
 //!
-//! NCCL searches the graph of links for rings. The table here has the result of that search for common machines, which the
-//! variables' minimum and maximum then limit.
+//! NCCL searches the graph of links for rings. The table here has the result of that search for common machines; the
+//! minimum and maximum in the variables then limit it.
 
 use super::topology::{Link, Topology};
 use super::variables::Variables;
@@ -72,7 +72,7 @@ fn found(topology: &Topology, variables: &Variables) -> Found {
     if topology.nodes > 1 {
         return match topology.nics {
             0 => row(2, 2, Basis::Assumed),
-            // Two channels for each network card, as NCCL's code gives for an H100 machine with eight cards.
+            // Two channels for each network card, as NCCL's code computes for an H100 machine with eight cards.
             nics => row((2 * nics).min(32), 2, if nics == 8 { Basis::Derived } else { Basis::Assumed }),
         };
     }
@@ -82,7 +82,8 @@ fn found(topology: &Topology, variables: &Variables) -> Found {
         (Link::NvLink, (10, _)) => row(32, 32, Basis::Derived),
         (Link::NvLink, _) => row(12, 2, Basis::Assumed),
         (Link::Pcie, _) => row(4, 2, Basis::Assumed),
-        // Measured on H100s with peer access disabled; the row for sockets also with shared memory disabled.
+        // Measured on H100s with peer access disabled; the row for sockets was measured with shared memory disabled
+        // as well.
         (Link::SharedMemory, (9, 0)) => row(4, 2, Basis::Measured),
         (Link::SharedMemory, _) => row(4, 2, Basis::Derived),
         (Link::Sockets, _) => row(2, 2, Basis::Measured),

@@ -13,7 +13,7 @@ use crate::Gpu;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// NVLink between all GPUs, as through a switch.
+    /// NVLink between all GPUs, for example through a switch.
     NvLink,
     /// PCIe, over which the GPUs access each other's memory.
     Pcie,
@@ -70,7 +70,7 @@ pub struct Topology {
 
 impl Topology {
     /// `ranks` of these GPUs in one machine. GPUs of compute capability 9.0 or higher with NVLink are assumed to have multicast
-    /// if there are more than two of them. The two that were measured had none.
+    /// if there are more than two of them. The two that we measured had none.
     pub fn node(gpu: &Gpu, ranks: u32) -> Topology {
         let link = Link::of(gpu);
         let multicast = link == Link::NvLink && gpu.capability >= (9, 0) && ranks > 2;

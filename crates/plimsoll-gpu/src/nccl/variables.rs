@@ -35,11 +35,11 @@ pub const KNOWN: [&str; 17] = [
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variables {
-    /// Bytes of a channel's buffer for the protocol Simple: `NCCL_BUFFSIZE`.
+    /// The size of a channel's buffer for the protocol Simple: `NCCL_BUFFSIZE`.
     pub buffer_bytes: u64,
-    /// Bytes of a channel's buffer for the protocol LL.
+    /// The size of a channel's buffer for the protocol LL.
     pub ll_bytes: u64,
-    /// Bytes of a channel's buffer for the protocol LL128.
+    /// The size of a channel's buffer for the protocol LL128.
     pub ll128_bytes: u64,
     /// The minimum number of channels for collectives.
     pub min_channels: Option<u32>,
@@ -55,7 +55,7 @@ pub struct Variables {
     pub p2p: bool,
     /// Whether ranks on the same machine may use the host's shared memory.
     pub shm: bool,
-    /// Whether NCCL allocates with `cuMemCreate`, the default since the drivers of CUDA 12.0.
+    /// Whether NCCL allocates with `cuMemCreate`, the default since the CUDA 12.0 drivers.
     pub cumem: bool,
     /// Whether buffers are allocated by the first collective that needs them. Effective since NCCL 2.22.
     pub runtime_connect: bool,
@@ -93,7 +93,8 @@ impl Default for Variables {
 }
 
 impl Variables {
-    /// Reads the variables. `get` returns the text of a variable. Text that is not a number counts as unset, as in NCCL.
+    /// Reads the variables. `get` returns the value of a variable. A value that is not a number counts as unset, as in
+    /// NCCL.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Variables {
         let text = |name| get(name).map(|text| text.trim().to_ascii_lowercase()).filter(|it| !it.is_empty());
         let number = |name| text(name).and_then(|text| text.parse::<i64>().ok());

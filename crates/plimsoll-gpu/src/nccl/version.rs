@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A version of NCCL, such as 2.28.9.
+/// An NCCL version, such as 2.28.9.
 ///
 /// ```
 /// use plimsoll_gpu::nccl::Version;
@@ -18,7 +18,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// The version that was measured on GPUs. PyTorch 2.11 uses it.
+    /// The version that we measured on GPUs. PyTorch 2.11 uses it.
     pub const MEASURED: Version = Version::new(2, 28, 9);
 
     /// The version with these numbers.

@@ -1,16 +1,16 @@
 //! The memory of a process's CUDA context, its pool of local memory, and the driver's reserve.
 //!
-//! A context holds state and a stack for every thread that the GPU can hold at once, about 2 KiB per thread. Half of that is the
-//! pool of local memory, which has room for stacks of up to 1,024 bytes.
+//! A context contains state and a stack for every thread that the GPU can run at once, about 2 KiB per thread. Half of
+//! that is the pool of local memory, which has room for stacks of up to 1,024 bytes.
 
 use super::pages::whole_pages;
 use crate::figure::{Basis, Figure};
 use crate::{Gpu, Pool};
 
-/// Bytes of stack per thread in a new context.
+/// The stack size per thread in a new context.
 const FIRST_STACK_BYTES: u64 = 1024;
 
-/// Bytes of a context per thread that the GPU can hold.
+/// The size of a context per thread that the GPU can run at once.
 const THREAD_BYTES: u64 = 2 * FIRST_STACK_BYTES;
 
 /// The reserve of an H100 with driver 580.159.04.
@@ -18,13 +18,13 @@ const H100_RESERVE_BYTES: u64 = 503_316_480;
 /// The total memory that CUDA reports for that H100.
 const H100_TOTAL_BYTES: u64 = 85_017_493_504;
 
-/// The number of threads that a GPU can hold at once.
+/// The number of threads that a GPU can run at once.
 fn threads(gpu: &Gpu) -> u64 {
     u64::from(gpu.multiprocessors.unsigned_abs()) * u64::from(gpu.threads_per_multiprocessor.unsigned_abs())
 }
 
-/// The bytes of a context, including the pool of local memory for stacks of up to 1,024 bytes. If it is not known for the GPU, it
-/// is 2 KiB per thread that the GPU can hold; for an RTX 6000 Ada, this gives the published 426 MiB.
+/// The bytes of a context, including the pool of local memory for stacks of up to 1,024 bytes. If this is not known for
+/// the GPU, it is 2 KiB per thread that the GPU can run at once; for an RTX 6000 Ada, this gives the published 426 MiB.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("RTX-6000-Ada")?;
@@ -55,8 +55,9 @@ pub fn local_memory_bytes(gpu: &Gpu, stack_bytes: u32) -> u64 {
     whole_pages(threads(gpu) * stack_bytes)
 }
 
-/// The memory that the driver reserves. `nvidia-smi`'s total is CUDA's total, `total_bytes`, plus this reserve. If it is not known
-/// for the GPU, the H100's fraction is assumed, rounded down to MiB. A GPU without memory of its own has no reserve.
+/// The memory that the driver reserves. `nvidia-smi`'s total is CUDA's total, `total_bytes`, plus this reserve. If the
+/// reserve is not known for the GPU, the H100's fraction is assumed, rounded down to a whole MiB. A GPU without memory
+/// of its own has no reserve.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("H100")?;
@@ -88,7 +89,8 @@ mod tests {
         assert_eq!(by_rule(h100()), 553_648_128);
         assert_eq!(context(h100()), Figure::new(552_402_944, Basis::Measured));
         assert_eq!(context(named("H200").unwrap()), context(h100()));
-        // Published: 426 MiB on an RTX 6000 Ada, 320 MiB on a Titan V, which has the V100's 80 multiprocessors.
+        // Published figures: 426 MiB on an RTX 6000 Ada, and 320 MiB on a Titan V, which has 80 multiprocessors like
+        // the V100.
         assert_eq!(context(named("RTX-6000-Ada").unwrap()), Figure::new(446_693_376, Basis::Derived));
         assert_eq!(context(named("V100-16GB").unwrap()), Figure::new(335_544_320, Basis::Derived));
         assert_eq!([446_693_376_u64, 335_544_320].map(|bytes| bytes >> 20), [426, 320]);

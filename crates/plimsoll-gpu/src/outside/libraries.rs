@@ -1,20 +1,20 @@
-//! The GPU memory that libraries take at their first use ([`Library`]), and that streams and graphs take.
+//! The GPU memory that libraries use from their first use on ([`Library`]), and that streams and graphs use.
 //!
 //! Measured with PyTorch 2.11 for CUDA 13.0 and driver 580.159.04 on H100 and H200. Code is compiled for each generation of GPUs,
-//! so its size differs between generations. The row of a GPU has what is known for it ([`crate::KnownBytes`]); for others, the sizes
-//! of the H100 are assumed.
+//! so its size differs between generations. A GPU's row contains what is known about it ([`crate::KnownBytes`]);
+//! otherwise, the H100's sizes are assumed.
 
 use super::pages::{PAGE_BYTES, whole_pages};
 use crate::Gpu;
 use crate::figure::{Basis, Figure};
 
-/// Bytes of a stream. PyTorch creates 128 streams at once, which take 73,400,320 bytes.
+/// The size of a stream. PyTorch creates 128 streams at once, which take 73,400,320 bytes.
 const STREAM_BYTES: u64 = 573_440;
 
-/// The streams that PyTorch creates at once.
+/// The number of streams that PyTorch creates at once.
 const PYTORCH_STREAMS: u64 = 128;
 
-/// Bytes of a kernel in an instantiated graph.
+/// The size of a kernel in an instantiated graph.
 const NODE_BYTES: u64 = 2355;
 
 /// When modules are loaded: `CUDA_MODULE_LOADING`.
@@ -34,7 +34,7 @@ pub enum Loading {
     Eager,
 }
 
-/// A library that takes memory when it is first used.
+/// A library that uses memory from its first use on.
 ///
 /// ```
 /// use plimsoll_gpu::outside::{Basis, Library, Loading};
@@ -62,7 +62,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// All libraries of the table.
+    /// All libraries in the table.
     pub const ALL: [Library; 7] = [
         Library::PyTorchKernels,
         Library::CuBlas,
@@ -86,8 +86,8 @@ impl Library {
         }
     }
 
-    /// The bytes that its first use takes on a GPU. If they are not known for this GPU, the H100's are assumed. For cuDNN this is the maximum: depending on what was loaded before, it takes
-    /// less, down to nothing.
+    /// The bytes that its first use needs on a GPU. If they are not known for this GPU, the H100's are assumed. For
+    /// cuDNN, this is the maximum: depending on what was loaded before, it needs less, or even nothing.
     pub fn first_use(self, gpu: &Gpu, loading: Loading) -> Figure {
         let bytes = match (self, loading) {
             (Library::PyTorchKernels, Loading::Lazy) => 96_468_992,
@@ -113,7 +113,7 @@ impl Library {
     }
 }
 
-/// The bytes that this many streams take together on a GPU. Later streams reuse the memory of destroyed ones.
+/// The bytes that this many streams use together on a GPU. Later streams reuse the memory of destroyed ones.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("H100")?;
@@ -125,8 +125,8 @@ pub fn stream_bytes(gpu: &Gpu, streams: u64) -> u64 {
     whole_pages(streams.saturating_mul(known.unwrap_or(STREAM_BYTES)))
 }
 
-/// The bytes that a graph of this many kernels takes when it is instantiated, accurate to one page. Measured: none for 1,000
-/// kernels, and 25,165,824 for 10,000.
+/// The bytes that a graph with this many kernels uses once it is instantiated, accurate to one page. We measured none
+/// for 1,000 kernels, and 25,165,824 for 10,000.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::outside::graph_bytes(100), 0);

@@ -38,8 +38,8 @@ pub struct SharedPages {
 }
 
 impl SharedPages {
-    /// Places a request in the first page with room. Returns the page's number and whether the page is new, so that its
-    /// [`PAGE_BYTES`] are to be taken. `None` for a request that has its own pages.
+    /// Places a request in the first page with room. Returns the page's number and whether the page is new, in which
+    /// case the caller must allocate its [`PAGE_BYTES`]. `None` for a request that gets its own pages.
     pub fn place(&mut self, bytes: u64) -> Option<(usize, bool)> {
         if bytes > LARGEST_SHARED_BYTES {
             return None;
@@ -58,8 +58,8 @@ impl SharedPages {
         Some((page, true))
     }
 
-    /// Removes a request of this many bytes from its page. Returns whether it was the last one there, in which case the caller
-    /// has to free the page.
+    /// Removes a request of this many bytes from its page. Returns whether it was the last one in the page, in which
+    /// case the caller must free the page.
     pub fn remove(&mut self, page: usize, bytes: u64) -> bool {
         let Some(used) = self.used.get_mut(page).filter(|used| **used > 0) else { return false };
         *used = used.saturating_sub(aligned(bytes));

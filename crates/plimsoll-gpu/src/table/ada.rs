@@ -2,7 +2,8 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes, Pool, tera};
 
-/// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
+/// In listing order. Among GPUs with the same capability and memory size, a lookup by size finds the
+/// first.
 pub(super) const GPUS: &[Gpu] = &[
     RTX_4090,
     RTX_4080,

@@ -2,7 +2,7 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes, Pool, tera};
 
-/// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
+/// In listing order. Of GPUs with the same capability and memory size, a lookup by size finds the first.
 pub(super) const GPUS: &[Gpu] =
     &[A100_80GB, A100_40GB, A30, RTX_3090, RTX_3080, RTX_3070, RTX_3060, A10G, A40, A6000, RTX_A5000];
 

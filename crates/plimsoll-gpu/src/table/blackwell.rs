@@ -2,7 +2,7 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes, Pool, tera};
 
-/// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
+/// In listing order. Of GPUs with the same capability and memory size, a lookup by size finds the first.
 pub(super) const GPUS: &[Gpu] = &[B200, GB200, B300, RTX_5090, RTX_5080, RTX_5070_TI, RTX_PRO_6000, GB10];
 
 const B200: Gpu = Gpu {

@@ -3,15 +3,15 @@
 use crate::figure::{Basis, Figure};
 use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes, Pool, tera};
 
-/// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
+/// In listing order. Among GPUs with the same capability and memory size, a lookup by size finds the first.
 pub(super) const GPUS: &[Gpu] = &[H200, H100, H100_PCIE, H20, GH200];
 
 const fn measured(bytes: u64) -> Option<Figure> {
     Some(Figure::new(bytes, Basis::Measured))
 }
 
-/// What libraries take on a GPU of this generation, measured on H100 and H200 with PyTorch 2.11 for CUDA 13.0, NCCL 2.28.9 and
-/// driver 580.159.04 (`outside/libraries.rs`).
+/// How much memory libraries use on a GPU of this generation, measured on an H100 and an H200 with PyTorch 2.11 for
+/// CUDA 13.0, NCCL 2.28.9 and driver 580.159.04 (`outside/libraries.rs`).
 const CODE: KnownBytes = KnownBytes {
     kernels: measured(96_468_992),
     kernels_eager: measured(767_557_632),
@@ -127,7 +127,7 @@ const H20: Gpu = Gpu {
     ..SXM
 };
 
-/// The GPU of a Grace Hopper superchip. The host's memory is a second pool, which the GPU reaches over NVLink-C2C.
+/// The GPU of a Grace Hopper superchip. The host's memory is a second pool, which the GPU accesses over NVLink-C2C.
 const GH200: Gpu = Gpu {
     name: "GH200",
     card: "NVIDIA GH200 480GB",

@@ -3,7 +3,7 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes, Pool, tera};
 
-/// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
+/// In listing order. Of GPUs with the same capability and memory size, a lookup by size finds the first.
 pub(super) const GPUS: &[Gpu] = &[T4, RTX_2080_TI, V100_32GB, V100_16GB, P100];
 
 const T4: Gpu = Gpu {

@@ -6,8 +6,8 @@ use crate::random::philox::{Dropout, GROUP};
 
 /// Keys per block.
 pub(super) const KEYS: usize = 128;
-/// The distance between rows of a block's scores. It is not a power of two, since the rows would then share few
-/// cache sets.
+/// The distance between rows of a block's scores. It is not a power of two, because the rows would then share only a
+/// few cache sets.
 pub(super) const SCORES: usize = KEYS + 16;
 
 /// The sizes of attention: `queries x dim` against `keys x dim` and `keys x value_dim`, for each head of each batch.
@@ -46,7 +46,7 @@ pub struct Heads<'a> {
 }
 
 impl<'a> Heads<'a> {
-    /// The rows from the given one on.
+    /// The rows from the given one onward.
     pub(super) fn rows(&self, at: [usize; 3]) -> Rows<'a> {
         let first = (0..3).map(|i| at[i] * self.strides[i]).sum();
         Rows { bytes: self.bytes, dtype: self.dtype, first, step: self.strides[2] }
@@ -59,7 +59,7 @@ pub enum Mask<'a> {
     None,
     /// Adds floating-point values of this type, with these strides.
     Add(&'a [u8], DType, [usize; 4]),
-    /// Keeps a score if the byte is not 0, else sets it to minus infinity.
+    /// Keeps a score if the byte is not 0, otherwise sets it to minus infinity.
     Keep(&'a [u8], [usize; 4]),
 }
 
@@ -85,7 +85,7 @@ impl Scores<'_> {
         if self.causal { key } else { 0 }
     }
 
-    /// Adds the mask to the scores of a row for the keys from `first` on.
+    /// Adds the mask to the scores of a row, for the keys from `first` onward.
     #[inline(always)]
     pub(super) fn add_mask<T: Scored>(&self, [batch, head, query]: [usize; 3], first: usize, row: &mut [T]) {
         let from = |strides: [usize; 4]| {

@@ -3,8 +3,8 @@
 //! 16-bit operands are converted to `f32` row by row when a block is loaded, and results when they are stored. `f64` is computed
 //! in `f64`, with simpler products.
 //!
-//! Each chunk of work has separate scratch memory. Its size depends on the head's width and, in the backward pass, on the number
-//! of queries, but never on queries times keys.
+//! Each chunk of work has its own scratch memory. Its size depends on the head's width and, in the backward pass, on
+//! the number of queries, but never on queries times keys.
 
 use bytemuck::cast_slice_mut;
 
@@ -15,12 +15,12 @@ use crate::dtype::DType;
 use crate::number::by_float;
 use crate::random::philox::Dropout;
 
-/// Floats of scratch memory that [`attention`] needs for operands of this type.
+/// The number of floats of scratch memory that [`attention`] needs for operands of this type.
 pub fn forward_scratch_len(shape: &AttentionShape, dtype: DType) -> usize {
     forward::scratch_len(shape) * words(dtype)
 }
 
-/// Floats of scratch memory that [`attention_backward`] needs for operands of this type.
+/// The number of floats of scratch memory that [`attention_backward`] needs for operands of this type.
 pub fn backward_scratch_len(shape: &AttentionShape, dtype: DType) -> usize {
     backward::scratch_len(shape) * words(dtype)
 }
@@ -61,7 +61,7 @@ pub fn attention_backward(
     });
 }
 
-/// The factors of dropout for every score, `[batch, heads, queries, keys]`: for the second derivative, which consists of
+/// The dropout factor for every score, `[batch, heads, queries, keys]`, for the second derivative, which consists of
 /// operations on complete tensors.
 pub fn dropout_factors(shape: &AttentionShape, dropout: &Dropout, out: &mut [f32]) {
     let scores = Scores { scale: 1.0, causal: false, mask: Mask::None, dropout: None };

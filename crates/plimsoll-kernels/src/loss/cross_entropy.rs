@@ -254,7 +254,7 @@ pub fn cross_entropy_backward<T: Float>(
     });
 }
 
-/// The gradients of adjacent positions, from `first` on.
+/// The gradients of adjacent positions, from `first` onward.
 #[inline(always)]
 fn columns<T: Float>(
     of: &Coefficients<'_, T>,

@@ -1,4 +1,4 @@
-//! Cross entropy of a projection, computed for some rows at a time. Their logits are overwritten with their gradients,
+//! Cross entropy of a projection, computed for a few rows at a time. Their logits are overwritten with their gradients,
 //! from which the gradients of the inputs are computed, before the next rows are projected.
 
 use super::cross_entropy::{Coefficients, log_sum};
@@ -82,7 +82,7 @@ pub fn linear_cross_entropy<T: Float>(
     Ok(sum / divisor)
 }
 
-/// Computes the losses of the rows from `first` on and, if there is a scale, replaces their logits by their gradients.
+/// Computes the losses of the rows from `first` onward and, if there is a scale, replaces their logits by their gradients.
 fn loss_and_gradient<T: Float>(
     of: &Coefficients<'_, T>,
     first: usize,

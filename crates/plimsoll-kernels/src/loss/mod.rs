@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `nll` | negative log likelihood, mean squared error, and the reduction of losses |
 //! | `cross_entropy` | cross entropy of logits |
-//! | `linear_cross_entropy` | cross entropy of a projection, some rows at a time |
+//! | `linear_cross_entropy` | cross entropy of a projection, a few rows at a time |
 //! | `pair_loss` | losses of an input and a target of equal shape |
 
 pub mod cross_entropy;

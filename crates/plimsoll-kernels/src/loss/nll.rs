@@ -66,7 +66,7 @@ pub fn nll_loss<T: Float>(
 /// Writes the gradient of [`nll_loss`], times `grad` of the loss: one entry per row, 0 elsewhere.
 ///
 /// # Errors
-/// The errors of [`nll_loss`]; `out` is then partially written.
+/// The same errors as [`nll_loss`]; `out` is then partially written.
 pub fn nll_loss_backward<T: Float>(
     cols: usize,
     grad: T,

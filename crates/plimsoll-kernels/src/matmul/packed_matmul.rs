@@ -14,15 +14,15 @@ use crate::transpose::transpose;
 /// Rows and columns of a tile: 24 registers of sums, two of columns, and the rest for rows.
 const ROWS: usize = 12;
 const COLS: usize = 32;
-/// Elements of depth that are packed at a time. With half as many, the output is read and written so often that products are 5
-/// % slower.
+/// The number of elements to pack at a time along the depth. With half as many, the output is read and written so often
+/// that products are 5 % slower.
 const DEPTH: usize = 1024;
 /// The maximum number of rows and columns that are packed at a time: 4 MiB and 8 MiB.
 const ROWS_AT_ONCE: usize = 86 * ROWS;
 const COLS_AT_ONCE: usize = 64 * COLS;
 /// Rows and columns of a thread's piece of the output: its panels stay in the L2 cache.
 const PIECE: [usize; 2] = [8 * ROWS, 8 * COLS];
-/// Groups or panels that a thread packs at a time.
+/// The number of groups or panels that a thread packs at a time.
 const PACK_SETS: usize = 4;
 
 /// The minimum number of multiply-adds for which packing and two loops over threads are negligible.

@@ -1,8 +1,9 @@
 //! Batched products of 16-bit float matrices, which read their operands in place.
 //!
-//! Sums are kept in 32 bits over the entire depth and rounded once. One block of the result is computed at a time: a run of depth
-//! of its rows and columns is packed for the tiles of `tile.rs`, as pairs of `bf16` if the processor can multiply those
-//! (AVX512-BF16), else as `f32`. Packing is the only conversion: an operand is never converted to 32 bits as a whole.
+//! Sums are kept in 32 bits over the entire depth and rounded once. One block of the result is computed at a time: its
+//! rows and columns are packed, over a range of the depth, for the tiles of `tile.rs`. They are packed as pairs of
+//! `bf16` if the processor can multiply those (AVX512-BF16), otherwise as `f32`. Packing is the only conversion: an
+//! operand is never converted to 32 bits as a whole.
 
 use super::batched::Blocks;
 use super::matrix::{MatmulShape, MatrixStrides};
@@ -13,9 +14,10 @@ use crate::simd::{has_pairs, vectorize};
 use crate::tile::{Depth, NARROW, ROWS, Start, Tile, WIDE, panel_width};
 use crate::transpose::transpose;
 
-/// The maximum number of rows and columns of a block: with a run of depth they take 0.7 MB, less than a core's L2 cache.
+/// The maximum number of rows and columns in a block: over one range of the depth, they take 0.7 MB, less than a core's
+/// L2 cache.
 const LIMIT: [usize; 2] = [16 * ROWS, 8 * WIDE];
-/// Floats, or pairs, of depth that are packed at a time: a panel of columns then stays in the L1 cache.
+/// How many floats, or pairs, are packed at a time along the depth: a panel of columns then stays in the L1 cache.
 const RUN: usize = 256;
 
 fn blocks(shape: &MatmulShape) -> Blocks {
@@ -46,7 +48,7 @@ impl BlockScratch {
     }
 }
 
-/// Floats of scratch memory that [`short_matmul`] needs: the same on every processor.
+/// The number of floats of scratch memory that [`short_matmul`] needs; it is the same on every processor.
 pub fn short_matmul_scratch_len(shape: &MatmulShape) -> usize {
     let blocks = blocks(shape);
     scratch_workers(blocks.count()) * BlockScratch::of(shape, &blocks).len()
@@ -55,8 +57,8 @@ pub fn short_matmul_scratch_len(shape: &MatmulShape) -> usize {
 /// The elements and the strides of matrices.
 pub type Matrices<'a> = (&'a [u8], MatrixStrides);
 
-/// `c = a * b`, plus `bias[n]` on every row when given. All are of type `dtype`, and `c` is row-major. Before the sums of each
-/// row of a block are rounded, they are passed to `finish`, with the position in `c` of the first one.
+/// `c = a * b`, plus `bias[n]` on every row when given. All are of type `dtype`, and `c` is row-major. Before the sums
+/// in each row of a block are rounded, they are passed to `finish`, with the position of the first one in `c`.
 ///
 /// # Panics
 /// If `dtype` is not `F16` or `BF16`, or a slice is too short.
@@ -132,8 +134,8 @@ fn words(bytes: &[u8]) -> &[u16] {
     if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
 
-/// The lines of an operand that a block reads, rows of `a` or columns of `b`: `count` lines from `first` on, `line` apart, whose
-/// elements are `depth` apart.
+/// The lines of an operand that a block reads, which are rows of `a` or columns of `b`: `count` lines from `first`
+/// onward. Lines are `line` apart, and their elements `depth` apart.
 #[derive(Clone, Copy)]
 struct Lines {
     first: usize,
@@ -170,7 +172,7 @@ impl Block<'_> {
         }
         let per_float = 1 + usize::from(self.pairs);
         let whole = self.depth.div_ceil(per_float);
-        // With depth 0 there is one empty run, so each sum keeps its initial value.
+        // With depth 0, there is one empty range, so each sum keeps its initial value.
         for first in (0..whole.max(1)).step_by(RUN) {
             let run = RUN.min(whole - first);
             let at = |lines: Lines| Lines { first: lines.first + first * per_float * lines.depth, ..lines };
@@ -196,7 +198,7 @@ impl Block<'_> {
     }
 }
 
-/// A run of depth: its elements, and the number of floats that hold them once packed.
+/// A range of the depth: its elements, and the number of floats that they occupy once packed.
 #[derive(Clone, Copy)]
 struct Run {
     floats: usize,
@@ -244,7 +246,7 @@ impl Packer<'_> {
         transpose((lines.count, run.floats), (turned, run.floats), (to, width));
     }
 
-    /// Packs one line over a run of depth.
+    /// Packs one line over a range of the depth.
     fn along(&self, from: usize, step: usize, run: Run, to: &mut [f32]) {
         if !self.pairs {
             return (self.load)(self.bytes, from, step, to);
@@ -319,7 +321,7 @@ mod tests {
         values
     }
 
-    /// Compares products, by pairs and by floats, with sums in 64 bits of the same rounded elements.
+    /// Compares products, by pairs and by floats, with 64-bit sums of the same rounded elements.
     fn check(dtype: DType, shape: MatmulShape, a_s: MatrixStrides, b_s: MatrixStrides) {
         let MatmulShape { batch, m, k, n } = shape;
         let values = |len, seed| rounded(&random(len, seed), dtype);

@@ -120,7 +120,7 @@ pub(super) fn write_lanes<T: Float, const N: usize>(
     }
 }
 
-/// The sums of `f(lane, elements)` over the elements of the channels from `from` on. If channels are contiguous, there are
+/// The sums of `f(lane, elements)` over the elements of the channels from `from` onward. If channels are contiguous, there are
 /// `count` channels, each in its lane; otherwise there is one channel, whose lanes must be added.
 #[inline(always)]
 pub(super) fn sums_of<T: Float, const N: usize>(
@@ -419,7 +419,7 @@ pub fn normalize_backward<T: Float>(
     }
 }
 
-/// For the channels from `start` on, the sums of the gradient times the normalized elements, and of the gradient, over elements
+/// For the channels from `start` onward, the sums of the gradient times the normalized elements, and of the gradient, over elements
 /// that the ReLU of the forward pass did not set to 0.
 #[inline(always)]
 fn gradient_sums<T: Float>(

@@ -51,7 +51,7 @@ pub fn group_norm<T: Float>(
             || {
                 let x = &x[row * len..][..len];
                 let level = row_sum(x) / T::of(len as f64);
-                // `out` holds the squares first.
+                // `out` first contains the squares.
                 out.iter_mut().zip(x).for_each(|(out, &x)| *out = (x - level) * (x - level));
                 let scale = T::of(1.0 / (row_sum(out).wide() / len as f64 + eps).sqrt());
                 (mean[0], rstd[0]) = (level, scale);

@@ -130,7 +130,7 @@ pub fn row_norm_backward<T: Float>(
                     let row = start / cols + i;
                     let (mean, rstd) = (of.mean(row), of.rstd[row]);
                     let (x, grad) = (&x[row * cols..][..cols], &grad[row * cols..][..cols]);
-                    // `out` holds `g · x̂` first, for its mean, then `g`.
+                    // `out` first contains `g · x̂`, for its mean, and then `g`.
                     let set = |out: &mut [T], times: bool| {
                         for (i, out) in out.iter_mut().enumerate() {
                             let g = grad[i] * weight.map_or(T::of(1.0), |weight| weight[i]);

@@ -64,12 +64,12 @@ impl Steps {
         if self.batch_first { batch * self.time + time } else { time * self.batch + batch }
     }
 
-    /// Rows from one sequence to the next, at the same step.
+    /// The distance in rows from one sequence to the next, at the same step.
     pub fn row_stride(&self) -> usize {
         if self.batch_first { self.time } else { 1 }
     }
 
-    /// Strides of a step's matrix whose rows have `width` elements.
+    /// The strides of a step's matrix whose rows have `width` elements.
     pub(super) fn strides(&self, width: usize) -> MatrixStrides {
         MatrixStrides { batch: 0, row: self.row_stride() * width, col: 1 }
     }

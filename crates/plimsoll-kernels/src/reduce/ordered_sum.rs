@@ -7,7 +7,7 @@
 use crate::number::Float;
 use crate::parallel::{PIECE, for_each_piece};
 
-/// The number of elements that are summed together, so that the nodes of their trees fit into the L1 cache.
+/// The number of elements to sum together, so that the nodes of their trees fit into the L1 cache.
 const BLOCK: usize = 256;
 /// The maximum number of levels of a tree: one for each bit of the number of parts.
 const LEVELS: usize = 32;
@@ -25,7 +25,7 @@ pub fn ordered_sum<T: Float + Send + Sync>(parts: usize, x: &[T], scale: T, out:
                 let from = part * len + first;
                 nodes[depth][..out.len()].copy_from_slice(&x[from..from + out.len()]);
                 depth += 1;
-                // The number of subtrees that are complete here is the number of trailing zeros of the number of parts so far.
+                // The number of subtrees completed here is the number of trailing zeros in the number of parts so far.
                 for _ in 0..(part + 1).trailing_zeros() {
                     depth = merge(&mut nodes, depth, out.len());
                 }

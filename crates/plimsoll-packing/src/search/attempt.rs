@@ -1,11 +1,11 @@
 //! A depth-first search with a limit ([`Attempt`]).
 //!
-//! Note [Place or delay]: a node takes a buffer that can rest at its bound, below all unplaced buffers that it overlaps. Either it
-//! is there, or, in a packing in which no buffer can move down, it rests on one of those unplaced buffers, so that its bound becomes
-//! the smallest end that they can have. No packing is visited twice.
+//! Note [Place or delay]: a node chooses a buffer that can rest at its bound, below all unplaced buffers that it
+//! overlaps. Either the buffer is placed there, or, in a packing in which no buffer can move down, it rests on one of
+//! those unplaced buffers, so that its bound becomes the smallest end that they can have. No packing is visited twice.
 //!
-//! Note [Parts]: when no unplaced buffer connects two ranges of sections, each is packed on its own, and what
-//! was decided in the first is not tried again if the second is impossible.
+//! Note [Parts]: when no unplaced buffer connects two ranges of sections, each is packed on its own, and the decisions
+//! in the first are not tried again if the second is impossible.
 //!
 //! Note [Jumps]: after a conflict, the search with jumps returns to the last decision whose buffer is alive near the
 //! conflict. This can skip packings, so such an attempt never proves that there is none.
@@ -48,7 +48,7 @@ pub(super) struct Attempt<'a, 'b> {
     weight: &'b mut [u64],
     scratch: Scratch,
     frames: Vec<Frame>,
-    /// The sections that the last conflict depends on.
+    /// The sections on which the last conflict depends.
     cause: Range<usize>,
     jumps: bool,
     jumped: bool,
@@ -71,7 +71,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
     }
 
-    /// Buffers that the rules looked at so far.
+    /// The number of buffers that the rules have looked at so far.
     pub(super) fn steps(&self) -> u64 {
         self.scratch.steps
     }
@@ -164,8 +164,8 @@ impl<'a, 'b> Attempt<'a, 'b> {
         Step::Fail
     }
 
-    /// Begins with a part. Buffers that are in all of its sections can be above all others: what was above
-    /// them moves down.
+    /// Begins a part. Buffers that are in all of its sections can be above all others, because everything above them
+    /// can move down.
     fn open(&mut self, sections: Range<usize>) -> Step {
         let whole = |&it: &u32| self.state.of.span(it) == sections;
         let whole: Vec<u32> = self.state.unplaced_of(sections.start).iter().copied().filter(whole).collect();
@@ -185,7 +185,8 @@ impl<'a, 'b> Attempt<'a, 'b> {
         Step::Done
     }
 
-    /// The parts of these sections that no unplaced buffer connects. The one with the least slack is last, and packed first.
+    /// The parts of these sections that no unplaced buffer connects. The part with the least slack is last, and is
+    /// packed first.
     fn parts(&self, sections: &Range<usize>) -> Vec<Range<usize>> {
         let (mut parts, mut start) = (Vec::new(), sections.start);
         for section in sections.clone() {

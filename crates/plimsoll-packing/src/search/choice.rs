@@ -1,4 +1,4 @@
-//! Which buffer is placed next ([`Ranking`]).
+//! Decides which buffer to place next ([`Ranking`]).
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -15,28 +15,28 @@ pub(super) enum First {
     LargeArea,
 }
 
-/// The preferences of a kind of attempts.
+/// The preferences for one kind of attempt.
 pub(super) struct Preferences {
     pub(super) first: First,
-    /// Bounds that differ by less than these bytes count as equal.
+    /// Bounds that differ by less than this many bytes count as equal.
     pub(super) grain: u64,
-    /// Buffers in sections without conflicts are placed later, as if their bounds were higher by these bytes.
+    /// Buffers in sections without conflicts are placed later, as if their bounds were higher by this many bytes.
     pub(super) lead: u64,
 }
 
-/// The order of the buffers of one attempt.
+/// The order of the buffers in one attempt.
 pub(super) struct Ranking {
-    /// How late each buffer comes among those whose bounds are about the same.
+    /// The rank of each buffer among those with similar bounds; lower ranks are placed first.
     rank: Vec<u32>,
-    /// Bounds are about the same if their quotients by this number are.
+    /// Bounds count as similar if dividing them by this number gives the same quotient.
     grain: u64,
-    /// What is added to the bound of each buffer, so that those in sections with many conflicts come first.
+    /// The amount to add to the bound of each buffer, so that buffers in sections with many conflicts come first.
     lag: Vec<u64>,
 }
 
 impl Ranking {
-    /// `weight` is the number of conflicts of each section in earlier attempts. Buffers in sections with many of them come
-    /// earlier. Random factors make attempts differ; the seed 0 has none.
+    /// `weight` is the number of conflicts of each section in earlier attempts. Buffers in sections with many conflicts
+    /// come earlier. Random factors make attempts differ; with seed 0, there are none.
     pub(super) fn new(of: &Instance, weight: &[u64], preferences: &Preferences, seed: u64) -> Ranking {
         let most = weight.iter().copied().max().unwrap_or(0).max(1) as f64;
         let conflicts = |it: u32| weight[of.span(it)].iter().copied().max().unwrap_or(0) as f64;
@@ -59,7 +59,7 @@ impl Ranking {
         Ranking { rank, grain: preferences.grain.max(1), lag }
     }
 
-    /// The buffer of these sections with the lowest bound, of those that can be placed there.
+    /// Among the buffers of these sections that can be placed, the one with the lowest bound.
     ///
     /// A buffer that can be placed rests on placed ones, and no unplaced buffer fits below it. There always is one: the unplaced
     /// buffer with the smallest end.
@@ -79,7 +79,7 @@ impl Ranking {
     }
 }
 
-/// How much the conflicts of a section count.
+/// How much weight the conflicts of a section have.
 const WEIGHT_OF_CONFLICTS: f64 = 10.0;
 
 /// A number from 0 to 1 that depends only on its arguments.

@@ -32,7 +32,7 @@ impl Instance {
         let n = buffers.len();
         let mut neighbours = vec![Vec::new(); n];
         for (index, span) in sections.of.iter().enumerate() {
-            // Those of the first section, and those that begin later.
+            // The buffers of the first section, and those that begin later.
             let first = span.start as usize;
             neighbours[index].extend(members[first].iter().copied().filter(|&it| it as usize != index));
             for section in span.clone().skip(1) {

@@ -3,7 +3,7 @@
 use super::instance::NONE;
 use super::state::{Change, Conflict, Ends, NEVER, State};
 
-/// An unplaced buffer of the section that is looked at.
+/// An unplaced buffer in the section being examined.
 #[derive(Clone, Copy)]
 struct Entry {
     end: u64,
@@ -11,16 +11,16 @@ struct Entry {
     buffer: u32,
 }
 
-/// Lists that are kept between calls, so that they need no allocation.
+/// Lists that are kept between calls, so that nothing has to be allocated.
 #[derive(Default)]
 pub(super) struct Scratch {
     /// The unplaced buffers of a section, by their smallest end.
     entries: Vec<Entry>,
     by_bound: Vec<(u64, u64)>,
-    /// What the first buffers fill, together with the placed ones and the bytes that may be wasted.
+    /// How much the first buffers fill, together with the placed ones and the bytes that may be wasted.
     sums: Vec<u64>,
     raised: Vec<(u32, u64)>,
-    /// How many buffers were looked at.
+    /// How many buffers have been looked at.
     pub(super) steps: u64,
 }
 
@@ -86,12 +86,12 @@ impl State<'_> {
         highest
     }
 
-    /// What is below a buffer's offset in a section, apart from the bytes that may be wasted, has to be filled with other
-    /// buffers: placed ones, or unplaced ones that can end there.
+    /// Apart from the bytes that may be wasted, the space below a buffer's offset in a section must be filled with
+    /// other buffers: placed ones, or unplaced ones that can end there.
     fn fill_below(&self, section: usize, highest: u64, scratch: &mut Scratch) -> Result<(), Conflict> {
         let capacity = self.capacity[section];
         let Some(base) = capacity.checked_sub(self.rest[section]) else { return Err(Conflict(section)) };
-        // Where the buffers that can begin below `base` end at least, one above the other.
+        // The lowest possible end of the buffers that can begin below `base`, stacked on top of each other.
         let filled = base
             + scratch
                 .entries
@@ -113,7 +113,7 @@ impl State<'_> {
             if old <= base {
                 continue;
             }
-            // The first buffers by their ends whose sizes suffice; the buffer itself is not one of them.
+            // The first buffers, by their ends, whose sizes are sufficient; the buffer itself is not one of them.
             let mut last = sums.partition_point(|&sum| sum < old);
             if last >= at {
                 last = sums.partition_point(|&sum| sum < old + entry.size);
@@ -139,7 +139,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// What is below the lowest bound of some buffers has to be filled with the others of the section.
+    /// The space below the lowest bound of some buffers must be filled with the section's other buffers.
     fn bounds_in_order(
         &self,
         section: usize,
@@ -182,7 +182,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The smallest end beside a buffer, if it is above the buffer's bound; otherwise some end that is not.
+    /// The smallest end next to a buffer, if it is above the buffer's bound; otherwise some end that is not.
     fn support(&mut self, buffer: u32) -> u64 {
         let bound = self.bound[buffer as usize];
         let end = |ends: &Ends| if ends.owner == buffer { ends.second } else { ends.first };

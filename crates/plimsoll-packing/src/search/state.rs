@@ -31,7 +31,7 @@ pub(super) struct State<'a> {
     pub(super) of: &'a Instance,
     /// The highest end that the unplaced buffers of each section may have.
     pub(super) capacity: Vec<u64>,
-    /// The lowest offset that each unplaced buffer can still have; the offset of a placed one.
+    /// For each unplaced buffer, the lowest offset that it can still have; for a placed one, its offset.
     pub(super) bound: Vec<u64>,
     /// The highest end of the placed buffers that each buffer overlaps in time.
     pub(super) low: Vec<u64>,
@@ -46,7 +46,7 @@ pub(super) struct State<'a> {
     /// The buffers of each section; the unplaced ones come first.
     pub(super) members: Vec<Vec<u32>>,
     pub(super) unplaced: Vec<u32>,
-    /// For each buffer, the section that had the smallest end beside it when it was last looked for.
+    /// For each buffer, the section that had the smallest end next to it at the last check.
     pub(super) hint: Vec<u32>,
     /// The next buffer with the same size and sections.
     next_twin: Vec<u32>,
@@ -105,7 +105,7 @@ impl<'a> State<'a> {
         self.capacity[section].saturating_sub(self.floor[section] + self.rest[section])
     }
 
-    /// The smallest end that an unplaced buffer can have which overlaps this one.
+    /// The smallest end that an unplaced buffer overlapping this one can have.
     pub(super) fn smallest_end_beside(&self, buffer: u32) -> u64 {
         let ends = self.ends[self.of.span(buffer)].iter();
         ends.map(|ends| if ends.owner == buffer { ends.second } else { ends.first }).min().unwrap_or(NEVER)
@@ -166,7 +166,7 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// Places a buffer above all others of these sections, all of which it is in.
+    /// Places a buffer above all others in these sections; it must be in all of them.
     pub(super) fn place_on_top(&mut self, buffer: u32) -> Result<(), Conflict> {
         let span = self.of.span(buffer);
         let offset = self.capacity[span.start].saturating_sub(self.of.size[buffer as usize]);
@@ -183,7 +183,7 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// Makes a buffer a placed one.
+    /// Marks a buffer as placed.
     fn remove(&mut self, buffer: u32) {
         self.trail.push(Change::Placed(buffer));
         self.placed[buffer as usize] = true;
@@ -202,7 +202,7 @@ impl<'a> State<'a> {
         self.touch(span);
     }
 
-    /// Undoes all changes since the trail had this length.
+    /// Undoes all changes made since the trail had this length.
     pub(super) fn undo(&mut self, length: usize) {
         for section in self.queue.drain(..) {
             self.queued[section as usize] = false;

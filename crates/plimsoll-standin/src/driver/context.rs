@@ -1,4 +1,4 @@
-//! Devices and their contexts, one per device; error names; function look-up by name.
+//! Devices and their contexts, one per device; error names; function lookup by name.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

@@ -32,12 +32,13 @@ struct Section {
     link: usize,
 }
 
-/// The kernels of a cubin that need a stack, with the bytes of stack per thread. Empty if `image` is not a cubin.
+/// The kernels in a cubin that need a stack, with the stack size per thread. Empty if `image` is not a cubin.
 pub(super) fn stacks(image: &[u8]) -> Vec<(String, u32)> {
     read(image).unwrap_or_default()
 }
 
-/// The bytes of a cubin in memory, up to the end of its last section. `None` if the image is not a cubin but, for example, PTX.
+/// The bytes of a cubin in memory, up to the end of its last section. `None` if the image is not a cubin but, for
+/// example, PTX.
 ///
 /// # Safety
 ///
@@ -155,7 +156,7 @@ mod tests {
             [CUBIN, b".version 8.0\0", b"\x7f\0", b"\0"]
                 .map(|it| in_memory(it.as_ptr().cast()).map(<[u8]>::len))
         };
-        // After the last section come only the program headers, which a loader reads: five of 56 bytes.
+        // After the last section, there are only the program headers, which a loader reads: five headers of 56 bytes.
         assert_eq!(lengths, [Some(CUBIN.len() - 5 * 56), None, None, None]);
     }
 

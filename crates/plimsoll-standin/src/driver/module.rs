@@ -26,7 +26,7 @@ struct Launch {
     stream: StreamHandle,
 }
 
-/// The kernels that have a stack: by name for each module, and by handle for the kernels that the program has looked up.
+/// The kernels that have a stack: by name for each module, and by handle for those that the program has looked up.
 #[derive(Default)]
 struct Known {
     modules: HashMap<u64, Vec<(String, u32)>>,
@@ -67,7 +67,7 @@ fn kernel_of(module: u64, name: &str) -> u64 {
     handle
 }
 
-/// The bytes of stack per thread of a kernel; 0 if it has none.
+/// A kernel's stack size per thread; 0 if it has no stack.
 fn stack_bytes(kernel: u64) -> u32 {
     if !HAS_STACKS.load(Ordering::Relaxed) {
         return 0;

@@ -1,5 +1,5 @@
-//! Reads the stack sizes of kernels from PTX, which the driver compiles: [`stacks`]. It counts the declared local memory; what the
-//! compiler would spill is not known.
+//! Reads the stack sizes of kernels from PTX, which the driver compiles: [`stacks`]. It counts the declared local
+//! memory; how much the compiler would spill is unknown.
 
 use std::ffi::{CStr, c_void};
 
@@ -32,7 +32,7 @@ fn name(kernel: &str) -> &str {
     &kernel[..kernel.find(|c: char| c == '(' || c.is_whitespace()).unwrap_or(kernel.len())]
 }
 
-/// The sum of the arrays of bytes in local memory: `.local .align 16 .b8 stack[4096];`.
+/// The total size of the byte arrays in local memory: `.local .align 16 .b8 stack[4096];`.
 fn local_bytes(kernel: &str) -> u32 {
     let of = |line: &str| -> Option<u32> {
         let (_, array) = line.trim_start().strip_prefix(".local")?.split_once(".b8")?;

@@ -9,7 +9,7 @@ use crate::error::{Failure, Outcome};
 use crate::gpu::{Outside, setup};
 use crate::ledger::{Ledger, Peak, Refused, Row};
 
-/// The owner in the ledger of a process's context.
+/// The owner, in the ledger, of a process's context.
 pub(crate) const CONTEXT: &str = "context";
 
 /// The bytes of a small request, and the page that it shares.
@@ -49,8 +49,8 @@ impl Uses {
         setup().free_bytes(device, self.0.get(&device).map_or(0, Use::bytes))
     }
 
-    /// Takes memory for a request. If `small_bytes` is given and can share a page, `bytes` are taken only for a new page.
-    /// Otherwise `bytes` are taken.
+    /// Allocates memory for a request. If `small_bytes` is given and can share a page, `bytes` are allocated only for a
+    /// new page; otherwise they are always allocated.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl Uses {
         charged.inspect_err(|_| self.device(device).has_context = false)
     }
 
-    /// Charges a device with memory that the process takes outside its requests.
+    /// Charges a device for memory that the process uses outside its requests.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Uses {
         Ok(())
     }
 
-    /// Raises the bytes charged to an owner to those of `figure`; does nothing if the owner already has at least that
+    /// Raises the bytes charged to an owner to those in `figure`; does nothing if the owner already has at least that
     /// many.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl Uses {
         }
     }
 
-    /// The bytes that an owner was charged with.
+    /// The bytes that have been charged to an owner.
     pub(crate) fn charged_bytes(&self, device: usize, owner: &str) -> u64 {
         self.0.get(&device).map_or(0, |it| it.outside.bytes_of(owner))
     }
@@ -207,7 +207,7 @@ impl Uses {
 }
 
 impl Use {
-    /// The sum of the requested bytes and the bytes outside of requests.
+    /// The sum of the requested bytes and the bytes outside requests.
     fn bytes(&self) -> u64 {
         self.requested_bytes + self.outside.bytes()
     }

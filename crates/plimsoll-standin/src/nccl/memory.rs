@@ -1,8 +1,8 @@
-//! Charges the GPU memory of NCCL's communicators (`plimsoll_gpu::nccl`) at the calls that take it.
+//! Charges the GPU memory of NCCL's communicators (`plimsoll_gpu::nccl`) at the calls that allocate it.
 //!
-//! A communicator takes its base when it is created, a ring or a tree with the first collective, and a connection to a peer with
-//! the first send to it or receive from it. Destroying the communicator frees all of this. The library's code and the kernels'
-//! local memory stay.
+//! A communicator allocates its base when it is created, a ring or a tree at the first collective, and a connection to
+//! a peer at the first send to it or receive from it. Destroying the communicator frees all of these. The library's
+//! code and the kernels' local memory remain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
@@ -20,7 +20,7 @@ use crate::lock::locked;
 use crate::memory::memory;
 use crate::{outside, settings};
 
-/// The owner in the ledger of the library's code.
+/// The owner, in the ledger, of the library's code.
 const LIBRARY: &str = "NCCL's library";
 
 /// The number of streams of a communicator.
@@ -57,7 +57,7 @@ pub(super) struct Made {
     pub(super) config: Option<Config>,
 }
 
-/// The memory that is charged to a communicator so far.
+/// The memory charged to a communicator so far.
 struct Held {
     model: Communicator,
     owner: String,
@@ -120,7 +120,7 @@ pub(super) fn made(comm: &Made) -> Outcome {
     Ok(())
 }
 
-/// A collective of a communicator begins, by rings unless `NCCL_ALGO` says otherwise.
+/// Begins a collective on a communicator. It uses rings unless `NCCL_ALGO` says otherwise.
 ///
 /// # Errors
 ///
@@ -181,7 +181,7 @@ pub(super) fn peer(handle: CommHandle, peer: u32, way: Way) -> Outcome {
     outside::stack(held.device, Kernel::SendReceive.stack_bytes())
 }
 
-/// Frees the memory of a communicator that is destroyed.
+/// Frees the memory of a destroyed communicator.
 pub(super) fn destroyed(handle: CommHandle) {
     if let Some(held) = locked(&HELD).remove(&handle) {
         held.discharge();
@@ -209,9 +209,9 @@ impl Held {
     }
 }
 
-/// The ranks and links of a communicator, and whether it is known on which machines the ranks are. A rank that runs alone knows
-/// only the number of ranks. If there are more ranks than the machine has GPUs, they are on several machines; otherwise they are
-/// assumed to be on one.
+/// The ranks and links of a communicator, and whether we know which machines the ranks are on. A rank that runs alone
+/// knows only the number of ranks. If there are more ranks than the machine has GPUs, they are on several machines;
+/// otherwise they are assumed to be on one.
 fn topology(ranks: u32, is_local: bool) -> (Topology, bool) {
     let gpu = &setup().gpu;
     let devices = u32::try_from(setup().in_the_machine).unwrap_or(u32::MAX).max(1);

@@ -1,5 +1,6 @@
 //! The planner's client, in the user's process. It starts the planner at cuDNN's first plan; the planner ends with this
-//! process. If it does not start or stops answering, that is reported once, and the model answers from then on.
+//! process. If it does not start, or stops answering, that is reported once, and the model provides the answers from
+//! then on.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::OwnedFd;
@@ -16,7 +17,7 @@ use crate::gpu::setup;
 use crate::lock::locked;
 use crate::{notice, place, settings};
 
-/// A plan may compile kernels, which takes seconds.
+/// Making a plan may compile kernels, which takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An answer, or cuDNN's status: "not supported", as on a GPU.
@@ -58,17 +59,17 @@ fn refused<T>(reply: &Reply) -> Option<Asked<T>> {
     }
 }
 
-/// The requests of this process, and of the one that it was forked from.
+/// The requests of this process, and of the one from which it was forked.
 struct Client {
     memo: Option<Memo>,
-    /// The graphs that were asked about. Their indices are the numbers in [`Found`].
+    /// The graphs for which there were requests. Their indices are the numbers in [`Found`].
     graphs: Vec<AskedGraph>,
     planner: Option<Planner>,
 }
 
 struct AskedGraph {
     graph: Graph,
-    /// The process whose planner was asked, and the planner's number.
+    /// The process whose planner answered, and the planner's number.
     asked: Option<(u32, u64)>,
 }
 
@@ -124,7 +125,7 @@ impl Client {
         })
     }
 
-    /// The answer that is known for this key, otherwise the planner's.
+    /// The known answer for this key; otherwise the planner's.
     fn known(&mut self, key: &[u8], ask: impl FnOnce(&mut Client) -> Option<Reply>) -> Option<Reply> {
         if let Some(reply) = self.memo.as_mut().and_then(|memo| memo.find(key)) {
             return Some(reply);
@@ -141,7 +142,7 @@ impl Client {
     /// Asks this process's planner.
     fn ask(&mut self, request: &Request) -> Option<Reply> {
         let process = std::process::id();
-        // A forked child inherits its parent's socket: it gets its own planner.
+        // A forked child inherits its parent's socket, so it gets its own planner.
         let planner = match &mut self.planner {
             Some(planner) if planner.process == process => planner,
             other => {
@@ -192,8 +193,8 @@ fn started() -> Result<UnixStream, String> {
         command.env_remove(variable);
     }
     command.env("LD_LIBRARY_PATH", folder).env(settings::CUDNN_WORKSPACE, "model");
-    // The process started here starts the planner and exits, so that the user's program gets no unknown child. Waiting
-    // for it may fail, if the program ignores SIGCHLD; that is not an error.
+    // The process started here starts the planner and exits, so that the user's program does not get an unknown child.
+    // Waiting for it may fail, if the program ignores SIGCHLD; that is not an error.
     let _status = command.spawn().map_err(cannot)?.wait();
     let layout = description::layout(setup());
     let device = description::device(setup());

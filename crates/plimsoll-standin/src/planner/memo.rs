@@ -17,9 +17,9 @@ use crate::settings;
 /// The known answers.
 pub(super) struct Memo {
     path: PathBuf,
-    /// Identifies the device: another one gets other answers.
+    /// Identifies the device, because answers differ between devices.
     device: u64,
-    /// How much of the file was read.
+    /// How much of the file has been read.
     read_bytes: u64,
     /// Replies as bytes, by key.
     known: HashMap<Vec<u8>, Vec<u8>>,
@@ -37,7 +37,7 @@ impl Memo {
         Memo { path, device: hasher.finish(), read_bytes: 0, known: HashMap::new() }
     }
 
-    /// The answer to a request, if a process got one.
+    /// The answer to a request, if any process has received one.
     pub(super) fn find(&mut self, request: &[u8]) -> Option<Reply> {
         let key = self.key(request);
         if !self.known.contains_key(&key) {
@@ -102,7 +102,7 @@ impl Write for Locked {
 }
 
 impl Drop for Locked {
-    /// A child that was forked meanwhile shares the open file, and the lock with it.
+    /// A child forked in the meantime shares the open file, and the lock with it.
     fn drop(&mut self) {
         // The system releases the lock when the file is closed.
         let _gone = self.0.unlock();
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(planned(&mut other, b"plan 1"), Some(100));
         other.add(b"plan 2", &Reply::Planned(200));
         assert_eq!((planned(&mut one, b"plan 2"), planned(&mut elsewhere, b"plan 2")), (Some(200), None));
-        // A process that was killed while it wrote.
+        // A process that was killed while it was writing.
         let whole = fs::read(&path).unwrap();
         fs::write(&path, [&whole, &whole[..20]].concat()).unwrap();
         one.add(b"plan 3", &Reply::Planned(300));

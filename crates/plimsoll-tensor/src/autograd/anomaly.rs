@@ -11,8 +11,9 @@ thread_local! {
     static ON: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f` in anomaly mode: operations remember where they were called, and a backward pass fails at the first derivative that
-/// produces a NaN. The error names the place of the call. Slow: every gradient is read. Like `torch.autograd.detect_anomaly`.
+/// Runs `f` in anomaly mode: operations remember where they were called, and a backward pass fails at the first
+/// derivative that produces a NaN. The error says where the operation was called. This is slow, because every gradient
+/// is read. Like `torch.autograd.detect_anomaly`.
 pub fn detect_anomaly<T>(f: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -29,8 +30,8 @@ pub(crate) fn place() -> Option<Box<str>> {
     ON.get().then(|| frames_of_program(&Backtrace::force_capture().to_string()).into_boxed_str())
 }
 
-/// Functions of this library and of Rust's runtime: a frame whose name starts with one of these, or is a method of one, is
-/// skipped.
+/// Functions of this library and of Rust's runtime: frames whose names start with one of these, or that are methods of
+/// one, are skipped.
 const NOT_OF_PROGRAM: [&str; 10] = [
     "plimsoll::",
     "plimsoll_tensor::",
@@ -44,7 +45,8 @@ const NOT_OF_PROGRAM: [&str; 10] = [
     "rust_",
 ];
 
-/// The stack frames that belong to the program, innermost first, each with file and line; all frames if none do.
+/// The stack frames that belong to the program, innermost first, each with file and line; if none belong to it, all
+/// frames.
 fn frames_of_program(stack: &str) -> String {
     let mut frames: Vec<(&str, Option<&str>)> = Vec::new();
     for line in stack.lines().map(str::trim) {

@@ -18,9 +18,9 @@ thread_local! {
     static PASSES: RefCell<Passes> = RefCell::default();
 }
 
-/// Calls `f` at the end of the backward pass that runs on this thread, after all its hooks. Callbacks run in the order in which
-/// they were queued. A nested pass counts as part of the outer pass. If the pass fails, its callbacks are dropped. Like PyTorch's
-/// `Variable._execution_engine.queue_callback`.
+/// Calls `f` at the end of the backward pass that is running on this thread, after all its hooks. Callbacks run in the
+/// order in which they were queued. A nested pass counts as part of the outer pass. If the pass fails, its callbacks
+/// are dropped. Like PyTorch's `Variable._execution_engine.queue_callback`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, autograd};
@@ -39,7 +39,7 @@ thread_local! {
 /// ```
 ///
 /// # Errors
-/// No backward pass runs on this thread.
+/// If no backward pass is running on this thread.
 pub fn queue_callback(f: impl FnOnce() -> Result<()> + 'static) -> Result<()> {
     PASSES.with_borrow_mut(|passes| {
         if passes.depth == 0 {
@@ -67,7 +67,7 @@ pub(super) fn with_callbacks<T>(pass: impl FnOnce() -> Result<T>) -> Result<T> {
     PASSES.with_borrow_mut(|passes| passes.depth += 1);
     let open = Open;
     let result = pass()?;
-    // Callbacks are part of the pass, so callbacks that they queue also run.
+    // Callbacks are part of the pass, so any callbacks that they queue also run.
     while PASSES.with_borrow(|passes| passes.depth == 1 && !passes.callbacks.is_empty()) {
         let queued = PASSES.with_borrow_mut(|passes| std::mem::take(&mut passes.callbacks));
         queued.into_iter().try_for_each(|callback| callback())?;

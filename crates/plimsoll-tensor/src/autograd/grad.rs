@@ -34,8 +34,8 @@ impl Tensor {
     /// `Tensor.backward()`.
     ///
     /// # Errors
-    /// A tensor that is not a scalar or requires no gradient; a graph that is already freed; a saved tensor that was changed in
-    /// place; out of memory.
+    /// If the tensor is not a scalar or requires no gradient, the graph is already freed, a saved tensor was changed in
+    /// place, or memory runs out.
     pub fn backward(&self) -> Result<()> {
         self.backward_with(BackwardOptions::default())
     }
@@ -43,7 +43,7 @@ impl Tensor {
     /// Like [`Tensor::backward`], with an initial gradient, or keeping the graph for another pass.
     ///
     /// # Errors
-    /// The errors of [`Tensor::backward`]; an initial gradient of another shape.
+    /// The same errors as [`Tensor::backward`], or if an initial gradient has a different shape.
     pub fn backward_with(&self, options: BackwardOptions) -> Result<()> {
         let BackwardOptions { gradient, retain_graph, create_graph } = options;
         let options =
@@ -55,7 +55,7 @@ impl Tensor {
 /// One backward pass from several tensors; it accumulates into the leaves. Like `torch.autograd.backward`.
 ///
 /// # Errors
-/// The errors of [`Tensor::backward`], for each root.
+/// The same errors as [`Tensor::backward`], for each root.
 pub fn backward(roots: &[&Tensor], options: GradOptions) -> Result<()> {
     run(roots, None, options).map(drop)
 }
@@ -76,8 +76,8 @@ pub fn backward(roots: &[&Tensor], options: GradOptions) -> Result<()> {
 /// ```
 ///
 /// # Errors
-/// The errors of [`Tensor::backward`], for each root; an input that requires no gradient; an input that no root
-/// depends on, unless `allow_unused` is set.
+/// The same errors as [`Tensor::backward`], for each root; also if an input requires no gradient, or if no root depends
+/// on an input, unless `allow_unused` is set.
 pub fn grad(roots: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
     let target = |(i, input): (usize, &&Tensor)| {
         let message = || {

@@ -1,4 +1,4 @@
-//! Lists the memory that a graph keeps alive, and the operations that keep it: for finding out why memory is not freed.
+//! Lists the memory that a graph keeps alive, and the operations that keep it, to find out why memory is not freed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,8 +22,8 @@ pub struct Kept {
     pub owner: String,
     /// The memory category.
     pub category: Category,
-    /// The operations whose derivatives keep it, newest first, each with its layer: `mul (in head)`. `accumulate_grad` stands
-    /// for a leaf that waits for its gradient.
+    /// The operations whose derivatives keep it, newest first, each with its layer: `mul (in head)`. `accumulate_grad`
+    /// stands for a leaf that is waiting for its gradient.
     pub through: Vec<String>,
 }
 
@@ -34,9 +34,9 @@ impl fmt::Display for Kept {
     }
 }
 
-/// Lists the allocations that the graphs ending in these tensors keep alive, largest first. They are freed when the last of
-/// these tensors is dropped or by a backward pass, unless something else holds them too. Tensors that a hook packed, and
-/// tensors that will be recomputed, are not listed. Nothing runs and nothing changes.
+/// Lists the allocations that the graphs ending in these tensors keep alive, largest first. They are freed by a
+/// backward pass, or when the last of these tensors is dropped, unless something else holds them too. Tensors that a
+/// hook packed, and tensors that will be recomputed, are not listed. This runs nothing and changes nothing.
 ///
 /// ```
 /// use plimsoll_tensor::autograd::kept_by;

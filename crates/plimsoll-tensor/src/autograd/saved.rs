@@ -1,8 +1,8 @@
 //! The tensors that an operation keeps for its derivative.
 //!
-//! Saving a temporary makes it an activation until the derivative has run. A saved tensor holds values only, never the graph,
-//! so nodes cannot form reference cycles. While [`saved_tensors_hooks`] is active, the value that `pack` returned for a tensor
-//! is kept in its place.
+//! Saving a temporary makes it an activation until the derivative has run. A saved tensor holds only values, never the
+//! graph, so nodes cannot form reference cycles. While [`saved_tensors_hooks`] is active, the value that `pack`
+//! returned for a tensor is kept in its place.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -23,17 +23,17 @@ use crate::unwind::caught;
 pub(crate) enum Saved {
     /// The tensor's values.
     Kept { data: Data, version: u32 },
-    /// A recipe to compute it again (`checkpoint/output.rs`).
+    /// A recipe to recompute it (`checkpoint/output.rs`).
     Recomputed { values: Arc<dyn Recompute>, layout: Layout, dtype: DType },
     /// The value that a hook's `pack` returned.
     Packed { value: Box<dyn Any + Send + Sync>, hooks: Arc<dyn Hooks> },
 }
 
 impl Saved {
-    /// Saves these values in the way that is set on this thread. `pack` runs with no lock held.
+    /// Saves these values in the way that this thread is set to. `pack` runs with no lock held.
     ///
     /// # Errors
-    /// A tensor made in inference mode, which `op` cannot save; errors of `pack`.
+    /// If `op` cannot save a tensor because it was made in inference mode; also errors of `pack`.
     pub(crate) fn new(data: &Data, op: &'static str) -> Result<Saved> {
         if data.storage.is_inference() {
             let message = "an inference tensor (made in `inference_mode`) cannot be saved for the backward pass: `copy` it \
@@ -54,12 +54,12 @@ impl Saved {
         Ok(Saved::Packed { value, hooks })
     }
 
-    /// Whether a hook must unpack it or it must be recomputed, because the derivative does not hold its values.
+    /// Whether the derivative does not hold its values, so that a hook must unpack it or it must be recomputed.
     pub(crate) fn is_packed(&self) -> bool {
         !matches!(self, Saved::Kept { .. })
     }
 
-    /// The values, if it keeps them in memory.
+    /// The values, if they are kept in memory.
     pub(crate) fn data(&self) -> Option<&Data> {
         match self {
             Saved::Kept { data, .. } => Some(data),
@@ -70,7 +70,7 @@ impl Saved {
     /// Returns the values for the derivative of `node`.
     ///
     /// # Errors
-    /// The storage was changed in place after it was saved; errors of `unpack`.
+    /// If the storage was changed in place after it was saved; also errors of `unpack`.
     pub(crate) fn get(&self, node: &'static str) -> Result<Data> {
         match self {
             Saved::Kept { data, version } => {
@@ -103,7 +103,7 @@ impl<K: Copy + PartialEq> Unpacked<K> {
     /// The values of `saved`, which this derivative identifies by `key`.
     ///
     /// # Errors
-    /// The errors of [`Saved::get`].
+    /// The same errors as [`Saved::get`].
     pub(crate) fn get(&self, key: K, saved: &Saved, node: &'static str) -> Result<Data> {
         if !saved.is_packed() {
             return saved.get(node);
@@ -144,19 +144,19 @@ thread_local! {
 /// What operations saved while [`observing`] ran.
 #[derive(Default)]
 pub(crate) struct Observed {
-    /// The storages in order, and whether only a recipe to compute it again was saved.
+    /// The storages in order, and whether only a recipe to recompute it was saved.
     pub(crate) saved: Vec<(Storage, bool)>,
-    /// [`clock::metered`] seconds that it takes to compute all of them.
+    /// [`clock::metered`] seconds needed to compute all of them.
     pub(crate) seconds: f64,
 }
 
-/// An operation has saved tensors, which this thread computed in this time.
+/// Records that an operation has saved tensors, and how long this thread took to compute them.
 pub(crate) fn observe_seconds(seconds: f64) {
     OBSERVED.with_borrow_mut(|list| list.iter_mut().for_each(|list| list.seconds = seconds));
 }
 
-/// Runs `f` without the hooks that are active here. Returns what its operations save for the backward pass, without the tensors
-/// that hooks inside of `f` receive.
+/// Runs `f` without the hooks that are active here. Returns what its operations save for the backward pass, without the
+/// tensors that hooks inside `f` receive.
 pub(crate) fn observing<T>(f: impl FnOnce() -> T) -> (T, Observed) {
     /// Restores the hooks and the outer list, even if `f` panics.
     struct Outer(Vec<Arc<dyn Hooks>>, Option<Observed>);
@@ -177,14 +177,14 @@ pub(crate) fn observing<T>(f: impl FnOnce() -> T) -> (T, Observed) {
 pub(crate) trait Hooks: Send + Sync {
     fn pack(&self, tensor: &Tensor) -> Result<Box<dyn Any + Send + Sync>>;
     fn unpack(&self, value: &(dyn Any + Send + Sync)) -> Result<Tensor>;
-    /// After how many more tensors `pack` returns an error that ends the run.
+    /// The number of further tensors after which `pack` returns an error that ends the run.
     fn tensors_left(&self) -> Option<usize> {
         None
     }
 }
 
-/// After how many more tensors the hooks of this thread end the run: an operation that saves only its inputs does not have to
-/// run if they are the last ones.
+/// The number of further tensors after which this thread's hooks end the run. If an operation saves only its inputs,
+/// and these are the last, it does not have to run.
 pub(crate) fn tensors_left() -> Option<usize> {
     HOOKS.with_borrow(|stack| stack.last().and_then(|hooks| hooks.tensors_left()))
 }

@@ -10,7 +10,7 @@ use super::schedule::{BlockCost, Part, Schedule};
 /// piece begins there.
 pub(super) struct Chain {
     blocks: Vec<BlockCost>,
-    /// Bytes that the first `i` blocks save, if all of them keep what they save.
+    /// Bytes that the first `i` blocks save if all of them keep what they save.
     kept: Vec<u64>,
     /// Bytes that the first `i` blocks save only in a checkpointed part.
     recipes: Vec<u64>,
@@ -57,12 +57,13 @@ impl Chain {
         own.inner_bytes.saturating_add(if keeps_input { own.input_bytes } else { 0 })
     }
 
-    /// Bytes that these blocks save, if all of them keep what they save, and nothing before them does.
+    /// Bytes that these blocks save, if all of them keep what they save, and no block before them does.
     pub(super) fn kept(&self, range: Range<usize>) -> u64 {
         self.kept[range.end] - self.kept[range.start]
     }
 
-    /// Bytes that a checkpointed piece takes while its derivatives run: its input, and what it saves when it is computed again.
+    /// Bytes that a checkpointed piece needs while its derivatives run: its input, and what it saves when it is
+    /// recomputed.
     pub(super) fn again(&self, range: Range<usize>) -> u64 {
         let first = &self.blocks[range.start];
         let inner = first.inner_bytes.saturating_add(self.kept(range.start + 1..range.end));
@@ -70,7 +71,7 @@ impl Chain {
         first.input_bytes.saturating_add(inner).saturating_add(recipes).saturating_add(self.output(range.end))
     }
 
-    /// Seconds to compute a checkpointed piece again, up to the last tensor that it saves.
+    /// Seconds to recompute a checkpointed piece, up to the last tensor that it saves.
     pub(super) fn seconds_again(&self, range: Range<usize>) -> f64 {
         let tail = self.blocks[range.clone()].last().map_or(0.0, |last| last.tail_seconds);
         self.seconds(range) - tail
@@ -81,7 +82,8 @@ impl Chain {
         self.seconds[range.end] - self.seconds[range.start]
     }
 
-    /// Bytes of the output of the blocks before `end`, if the last of them saves it. A later block, if any, counts it as well.
+    /// Bytes of the output of the blocks before `end`, if the last of them saves it. A later block, if there is one,
+    /// also counts it.
     pub(super) fn output(&self, end: usize) -> u64 {
         match self.blocks[..end].last() {
             Some(last) if last.saves_output => last.output_bytes,
@@ -89,7 +91,7 @@ impl Chain {
         }
     }
 
-    /// These parts, with the bytes that they keep and what they compute again.
+    /// These parts, with the bytes that they keep and what they recompute.
     pub(super) fn schedule(&self, parts: &[Part]) -> Schedule {
         let (mut held, mut most, mut again) = (0, 0, 0.0);
         for piece in parts {
@@ -110,7 +112,7 @@ impl Chain {
                     };
                     most = most.max(held.saturating_add(own));
                     held += self.input(range.start);
-                    // A schedule of its own says what it computes again in forward passes of its blocks.
+                    // The part's own schedule measures recomputation in forward passes of its blocks.
                     let inside = inner.as_ref().map_or(0.0, |inner| inner.recomputed);
                     again += self.seconds_again(range.clone()) + self.seconds(range) * inside;
                 }

@@ -1,7 +1,8 @@
-//! The cheapest schedule within a number of bytes: [`cheapest`].
+//! The cheapest schedule within a byte limit: [`cheapest`].
 //!
-//! A sequence is cut into parts from the front. When the derivatives of a part run, everything behind it has been freed, so the
-//! bytes are those that the parts before it hold, and its own. What follows a part therefore matters only by its least bytes.
+//! A sequence is cut into parts from the front. When the derivatives of a part run, everything after it has been freed,
+//! so only the parts before it and the part itself occupy memory. So for the blocks after a part, only the least number
+//! of bytes that they can need matters.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use std::sync::Arc;
 use super::chain::Chain;
 use super::schedule::{Part, Schedule};
 
-/// Cuts that are kept for each prefix of a sequence.
+/// The number of cuts that are kept for each prefix of a sequence.
 const CUTS: usize = 128;
 
-/// The best way to go on from a block to the end: the least bytes, and among those the least seconds.
+/// The best way to continue from a block to the end: the fewest bytes and, among equals, the fewest seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rest {
     pub(super) bytes: u64,
@@ -28,29 +29,29 @@ impl Rest {
     }
 }
 
-/// The ways to compute a piece again.
+/// The ways to recompute a piece.
 pub(super) trait Ways {
-    /// For each way: the most bytes that the piece takes, its input included, and the seconds that it computes again.
+    /// For each way: the most bytes that the piece uses, including its input, and the seconds of recomputation.
     fn of(&self, range: Range<usize>) -> impl Iterator<Item = (u64, f64)>;
 
-    /// The schedule inside of the piece for a way, by its place in the list.
+    /// The schedule inside the piece for a way, given by its place in the list.
     fn schedule(&self, range: Range<usize>, way: usize) -> Option<Arc<Schedule>>;
 }
 
-/// A way to cut the blocks before some block.
+/// A way to cut the blocks before a given block.
 #[derive(Clone, Copy)]
 struct Cut {
     /// Bytes that the parts hold.
     held: u64,
-    /// Seconds that they compute again.
+    /// Seconds of recomputation.
     seconds: f64,
-    /// Where the last piece begins, the cut before it, and the way in which it is computed again, unless it is kept.
+    /// Where the last piece begins, the cut before it, and how it is recomputed, unless it is kept.
     begin: usize,
     before: usize,
     way: Option<usize>,
 }
 
-/// The schedule with the least seconds within these bytes. `rest` has the least bytes from each block to the end.
+/// The schedule with the fewest seconds within this byte limit. `rest` has the fewest bytes from each block to the end.
 pub(super) fn cheapest(chain: &Chain, rest: &[Rest], bytes: u64, ways: &impl Ways) -> Option<Schedule> {
     let len = chain.len();
     let mut cuts: Vec<Vec<Cut>> = vec![Vec::new(); len + 1];
@@ -101,8 +102,8 @@ pub(super) fn cheapest(chain: &Chain, rest: &[Rest], bytes: u64, ways: &impl Way
     Some(chain.schedule(&parts))
 }
 
-/// The cuts that no other one beats in both bytes and seconds, the fewest bytes first; if there are more than [`CUTS`], one of each
-/// of that many equal intervals of bytes.
+/// The cuts that no other cut beats in both bytes and seconds, sorted by bytes. If there are more than [`CUTS`], keeps
+/// one from each of that many equal intervals of bytes.
 fn undominated(mut cuts: Vec<Cut>) -> Vec<Cut> {
     cuts.sort_by(|a, b| a.held.cmp(&b.held).then(a.seconds.total_cmp(&b.seconds)));
     let mut best = f64::INFINITY;
@@ -118,7 +119,7 @@ fn undominated(mut cuts: Vec<Cut>) -> Vec<Cut> {
         let (from, span) = (first.held, last.held - first.held);
         let interval =
             |cut: &Cut| (u128::from(cut.held - from) * (CUTS as u128 - 1) / u128::from(span)) as u64;
-        // The last one of each interval computes the least again.
+        // The last one in each interval recomputes the least.
         let kept = (0..cuts.len())
             .filter(|&i| i == 0 || cuts.get(i + 1).is_none_or(|next| interval(next) != interval(&cuts[i])));
         cuts = kept.map(|i| cuts[i]).collect();
@@ -127,7 +128,7 @@ fn undominated(mut cuts: Vec<Cut>) -> Vec<Cut> {
     cuts
 }
 
-/// Appends a piece, and joins it with the one before if both are kept.
+/// Appends a piece, and merges it with the previous one if both are kept.
 pub(super) fn add(parts: &mut Vec<Part>, piece: Part) {
     match (parts.last_mut(), piece) {
         (Some(Part::Keep(last)), Part::Keep(next)) if last.end == next.start => last.end = next.end,

@@ -25,7 +25,7 @@ impl FirstRun {
     /// Records the conditions of a function that is about to run on these inputs.
     ///
     /// # Errors
-    /// An input that cannot be saved.
+    /// If an input cannot be saved.
     pub(super) fn new(inputs: &[&Tensor]) -> Result<FirstRun> {
         let saved = |input: &&Tensor| Ok((Saved::new(input.data(), "checkpoint")?, input.requires_grad()));
         let saved = inputs.iter().map(saved).collect::<Result<_>>()?;
@@ -48,7 +48,7 @@ impl FirstRun {
     /// The inputs' values, detached from any graph.
     ///
     /// # Errors
-    /// An input was changed in place after it was saved.
+    /// If an input was changed in place after it was saved.
     pub(super) fn inputs(&self) -> Result<Vec<Tensor>> {
         self.inputs.iter().map(|(saved, _)| Ok(Tensor::from_data(saved.get("checkpoint")?))).collect()
     }
@@ -56,7 +56,7 @@ impl FirstRun {
     /// The inputs as leaves, which require gradients where the originals did.
     ///
     /// # Errors
-    /// An input was changed in place after it was saved.
+    /// If an input was changed in place after it was saved.
     pub(super) fn leaves(&self) -> Result<Vec<Tensor>> {
         let inputs = self.inputs()?.into_iter().zip(&self.inputs);
         inputs.map(|(input, (_, wanted))| input.requires_grad_(*wanted)).collect()

@@ -1,7 +1,7 @@
-//! Parts inside of parts: [`Nested`], for budgets that one more forward pass cannot reach.
+//! Parts inside parts: [`Nested`], for budgets that are too small for a single extra forward pass.
 //!
-//! Level 0 keeps all of a piece when it is computed again. Level `n` cuts it again, and computes its parts at level `n - 1`. A level
-//! is a table of the least bytes for each range of blocks.
+//! Level 0 keeps everything in a piece when it is recomputed. Level `n` cuts it further, and recomputes its parts at
+//! level `n - 1`. A level is a table of the fewest bytes for each range of blocks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::chain::Chain;
 use super::cheapest::{Rest, Ways, add};
 use super::schedule::{Part, Schedule};
 
-/// Tables of the ways to compute a range of blocks again.
+/// Tables of the ways to recompute a range of blocks.
 pub(super) struct Nested<'a> {
     chain: &'a Chain,
     /// `levels[n][begin][end - begin]`.
@@ -19,13 +19,13 @@ pub(super) struct Nested<'a> {
 }
 
 impl<'a> Nested<'a> {
-    /// The most blocks of a chain: the tables take the third power.
+    /// The maximum number of blocks in a chain: the time for the tables grows with its third power.
     pub(super) const MOST: usize = 64;
 
-    /// More levels than this do not help a chain of [`Nested::MOST`] blocks.
+    /// More levels than this do not help with a chain of [`Nested::MOST`] blocks.
     const LEVELS: usize = 6;
 
-    /// As few levels as these bytes need. The error is the least number of bytes that can be reached.
+    /// As few levels as this byte limit needs. The error is the smallest limit that can be met.
     pub(super) fn new(chain: &'a Chain, bytes: u64) -> Result<Nested<'a>, u64> {
         let mut nested = Nested { chain, levels: vec![flat(chain)], rest: Vec::new() };
         loop {
@@ -41,17 +41,17 @@ impl<'a> Nested<'a> {
         }
     }
 
-    /// The least bytes of the whole chain.
+    /// The fewest bytes for the whole chain.
     pub(super) fn least(&self) -> u64 {
         self.rest[0].bytes
     }
 
-    /// The least bytes from each block to the end.
+    /// The fewest bytes from each block to the end.
     pub(super) fn rest(&self) -> &[Rest] {
         &self.rest
     }
 
-    /// The next level: a range is cut, and its parts are computed again at the last level.
+    /// The next level: a range is cut, and its parts are recomputed at the level below.
     fn next(&self) -> Vec<Vec<Rest>> {
         let (chain, len) = (self.chain, self.chain.len());
         let below = &self.levels[self.levels.len() - 1];
@@ -78,7 +78,7 @@ impl<'a> Nested<'a> {
         table
     }
 
-    /// The parts of a range at a level, counted from its first block.
+    /// The parts of a range at a given level, counted from the range's first block.
     fn parts(&self, range: Range<usize>, level: usize) -> Vec<Part> {
         let mut parts = Vec::new();
         let mut at = range.start;
@@ -117,7 +117,7 @@ impl Ways for Nested<'_> {
     }
 }
 
-/// Level 0: all is kept.
+/// Level 0: everything is kept.
 fn flat(chain: &Chain) -> Vec<Vec<Rest>> {
     let len = chain.len();
     let row = |begin: usize| {
@@ -130,7 +130,7 @@ fn flat(chain: &Chain) -> Vec<Vec<Rest>> {
     (0..=len).map(row).collect()
 }
 
-/// Bytes that a kept block adds in a piece. The input of the piece is always kept.
+/// Bytes that a kept block adds to a piece. The input of the piece is always kept.
 fn kept(chain: &Chain, at: usize) -> u64 {
     chain.saved(at).max(chain.again(at..at + 1) - chain.output(at + 1))
 }

@@ -2,8 +2,8 @@
 //! instead.
 //!
 //! [`checkpoint`](super::checkpoint) drops the tensors that a piece saves; this drops its output. The output of a
-//! normalization or an activation is as large as its input, which is saved anyway, and takes only one pass to compute
-//! again. Any later operation that reads the output may save it in this way. The values are computed when the first
+//! normalization or an activation is as large as its input, which is saved anyway, and takes only one pass to
+//! recompute. Any later operation that reads the output may save it in this way. The values are computed when the first
 //! derivative needs them, and freed after the last one has read them. As Megatron's `CheckpointWithoutOutput`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,8 +41,8 @@ use crate::tensor::Tensor;
 /// ```
 ///
 /// # Errors
-/// The errors of `f`. In the backward pass: the errors of its second run, and an output whose layout differs from the
-/// first.
+/// The errors of `f`. In the backward pass, the errors of its second run, or if an output's layout differs from the
+/// first run's.
 pub fn recompute_output<F>(f: F, inputs: &[&Tensor]) -> Result<Tensor>
 where
     F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
@@ -62,7 +62,7 @@ impl Tensor {
     /// same values in the same layout. Does nothing if this tensor requires no gradient.
     ///
     /// # Errors
-    /// An input that cannot be saved.
+    /// If an input cannot be saved.
     pub fn recompute_with<F>(&self, f: F, inputs: &[&Tensor]) -> Result<()>
     where
         F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! [`checkpoint`]: a piece whose saved tensors are dropped.
+//! [`checkpoint`]: runs a piece and drops the tensors that it saves.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use crate::tensor::Tensor;
 
 use super::first_run::FirstRun;
 
-/// Runs `f` on `inputs` and saves only the inputs for the backward pass, which runs `f` a second time, with the same random
-/// numbers and under the same autocast. Like `torch.utils.checkpoint.checkpoint`.
+/// Runs `f` on `inputs` and saves only the inputs for the backward pass, which runs `f` a second time, with the same
+/// random numbers and the same autocast setting. Like `torch.utils.checkpoint.checkpoint`.
 ///
 /// `f` must compute the same values both times; tensors that it captures, such as parameters, get their gradients as usual.
 ///
@@ -33,8 +33,8 @@ use super::first_run::FirstRun;
 /// ```
 ///
 /// # Errors
-/// The errors of `f`. In the backward pass: the errors of its second run, and a second run that saves different tensors from
-/// the first.
+/// The errors of `f`. In the backward pass, the errors of its second run, or if an output's layout differs from the
+/// first run's.
 pub fn checkpoint<F>(f: F, inputs: &[&Tensor]) -> Result<Tensor>
 where
     F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
@@ -69,7 +69,7 @@ struct Piece<F> {
 struct State {
     /// Shape and type of each tensor that the first run saved, in order.
     saved: Vec<(Dims, DType)>,
-    /// The tensors that the second run saved and that no derivative has read yet.
+    /// The tensors that the second run saved, but no derivative has read yet.
     recomputed: BTreeMap<usize, Tensor>,
 }
 
@@ -82,14 +82,14 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Assigns a number to one more saved tensor.
+    /// Assigns a number to another saved tensor.
     fn count(&self, tensor: &Tensor) -> usize {
         let saved = &mut self.state().saved;
         saved.push((Dims::from_slice(tensor.shape()), tensor.dtype()));
         saved.len() - 1
     }
 
-    /// Takes a saved tensor out.
+    /// Removes a saved tensor and returns it.
     fn unpack(self: &Arc<Self>, number: usize) -> Result<Tensor> {
         let found = self.state().recomputed.remove(&number);
         match found {

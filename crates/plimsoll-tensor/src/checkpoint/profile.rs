@@ -1,4 +1,4 @@
-//! What a block costs, from one run of it: the bytes that it saves, and the time of its kernels.
+//! What a block costs, measured in one run: the bytes that it saves, and the time of its kernels.
 
 use super::first_run::FirstRun;
 use super::schedule::BlockCost;
@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 use crate::storage::WeakStorage;
 use crate::tensor::Tensor;
 
-/// The costs of blocks that run one after the other on this input. Each runs once more than in training, and only one of them
-/// keeps what it saves. Random numbers and running statistics stay as they are.
+/// The costs of blocks that run one after the other on this input. Each block runs an extra time, and only one block at
+/// a time keeps what it saves. Random number generators and running statistics do not change.
 ///
 /// # Errors
-/// The errors of the blocks; a block that changes its input in place.
+/// The errors of the blocks, or if a block changes its input in place.
 pub(super) fn profile(blocks: &dyn Sequence, input: &Tensor) -> Result<Vec<BlockCost>> {
     // Nothing is saved here: an enclosing checkpoint would count it.
     let recipes_are_used = !hooks_are_open();
@@ -69,8 +69,8 @@ fn one(blocks: &dyn Sequence, input: Tensor, number: usize) -> Result<(BlockCost
         }
     }
     let detached = out.detach();
-    drop(out); // And with it the graph.
-    // Parameters, masks and tables are still there: the block does not own them.
+    drop(out); // The graph is dropped with it.
+    // Parameters, masks and tables still exist: the block does not own them.
     for (_, bytes, is_recipe) in inner.iter().filter(|(storage, ..)| storage.upgrade().is_none()) {
         *(if *is_recipe { &mut cost.recipe_bytes } else { &mut cost.inner_bytes }) += bytes;
     }

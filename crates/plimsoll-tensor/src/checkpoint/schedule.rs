@@ -1,4 +1,5 @@
-//! What is kept and what is computed again in a sequence of blocks: [`Schedule`], and the costs that it is chosen by.
+//! What is kept and what is recomputed in a sequence of blocks: [`Schedule`], and the costs on which the choice is
+//! based.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,16 +8,16 @@ use crate::error::{Error, Result};
 
 /// How much memory a sequence may keep for its backward pass.
 ///
-/// The bytes are those that the blocks save: the inputs of checkpointed parts, what the other blocks save, and what the piece
-/// that is computed again saves. Gradients, the temporary tensors of single operations, and copies of parameters in 16 bits under
-/// autocast come on top.
+/// The bytes are those that the blocks save: the inputs of checkpointed parts, what the other blocks save, and what the
+/// piece being recomputed saves. Gradients, temporary tensors inside operations, and the 16-bit copies of parameters
+/// under autocast come on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// This many equal segments, of which all but the last are checkpointed. Like the argument `segments` of
+    /// This many equal segments, all checkpointed except the last. Like the argument `segments` of
     /// `torch.utils.checkpoint.checkpoint_sequential`.
     Segments(usize),
-    /// At most this many bytes, with as little as possible computed again. Below what one more forward pass can reach, parts
-    /// are checkpointed inside of parts.
+    /// At most this many bytes, with as little recomputation as possible. If one extra forward pass is not enough,
+    /// parts are checkpointed inside parts.
     Bytes(u64),
     /// As few bytes as possible while each block runs at most twice.
     Auto,
@@ -28,14 +29,14 @@ impl From<usize> for Budget {
     }
 }
 
-/// What a block of a sequence takes: its bytes, and the time of its forward pass.
+/// What a block of a sequence costs: its bytes, and the time of its forward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BlockCost {
     /// Bytes of its input.
     pub input_bytes: u64,
     /// Whether it saves its input for the backward pass.
     pub saves_input: bool,
-    /// Bytes that it saves, without its input and its output.
+    /// Bytes that it saves, not counting its input and output.
     pub inner_bytes: u64,
     /// Bytes that it saves only in a checkpointed part: [recomputed outputs](super::recompute_output) are kept there.
     pub recipe_bytes: u64,
@@ -43,10 +44,10 @@ pub struct BlockCost {
     pub output_bytes: u64,
     /// Whether it saves its output.
     pub saves_output: bool,
-    /// Seconds of its forward pass, or any other unit that is the same for all blocks.
+    /// Seconds of its forward pass, or any other unit, as long as it is the same for all blocks.
     pub forward_seconds: f64,
-    /// The seconds of the forward pass after the block has saved its last tensor. The last block of a checkpointed part does not
-    /// compute them again.
+    /// The seconds of the forward pass after the block has saved its last tensor. The last block of a checkpointed part
+    /// does not repeat that time.
     pub tail_seconds: f64,
 }
 
@@ -55,8 +56,8 @@ pub struct BlockCost {
 pub(super) enum Part {
     /// These blocks keep what they save.
     Keep(Range<usize>),
-    /// Only the input of the first of these blocks is kept. When they are computed again, they follow a schedule of their own, if
-    /// any; it counts blocks from the first one.
+    /// Only the input of the first of these blocks is kept. When they are recomputed, they follow their own schedule,
+    /// if they have one; it counts blocks from the first of these.
     Checkpoint(Range<usize>, Option<Arc<Schedule>>),
 }
 
@@ -68,7 +69,7 @@ impl Part {
     }
 }
 
-/// Which blocks of a sequence keep what they save, and which are computed again.
+/// Which blocks of a sequence keep what they save, and which are recomputed.
 ///
 /// ```
 /// use plimsoll_tensor::checkpoint::{BlockCost, Budget, Schedule};
@@ -94,19 +95,19 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The most bytes that the blocks keep for the backward pass at any time, the input of the sequence included.
+    /// The most bytes that the blocks keep for the backward pass at any time, including the input of the sequence.
     pub fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
 
-    /// What is computed again, in forward passes of the whole sequence: 0 if everything is kept, below 1 if no block runs more
-    /// than twice.
+    /// How much is recomputed, in forward passes of the whole sequence: 0 if everything is kept, below 1 if no block
+    /// runs more than twice.
     pub fn recomputed(&self) -> f64 {
         self.recomputed
     }
 }
 
-/// Equal segments, as PyTorch cuts them; the last one takes the rest and is kept.
+/// Equal segments, as PyTorch cuts them; the last one contains the rest and is kept.
 pub(super) fn equal(blocks: usize, segments: usize) -> Result<Vec<Part>> {
     if segments == 0 || segments > blocks {
         let message = format!("{segments} segments of {blocks} functions: use 1 to {blocks}");

@@ -1,4 +1,4 @@
-//! The search for a schedule: the least bytes, or the least seconds within a number of bytes.
+//! The search for a schedule: the one with the fewest bytes, or the fastest one within a byte limit.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use super::nested::Nested;
 use super::schedule::{BlockCost, Budget, Part, Schedule, equal};
 use crate::error::{Error, Result};
 
-/// Up to this many blocks, the least bytes are also reached in the least seconds.
+/// Up to this many blocks, the schedule with the fewest bytes is also the fastest of those with that many bytes.
 const REFINED: usize = 512;
 
 impl Schedule {
     /// The schedule of a sequence whose blocks have these costs.
     ///
     /// # Errors
-    /// No segment, or more segments than blocks; fewer bytes than any schedule keeps, with the number that it takes; times that
-    /// are not finite, and bytes whose sum is over 2⁶³.
+    /// If there are no segments, or more segments than blocks; if the budget is below what every schedule keeps (the
+    /// error has the least that one needs); if times are not finite, or the bytes add up to more than 2⁶³.
     pub fn of(blocks: &[BlockCost], budget: Budget) -> Result<Schedule> {
         let bytes = |block: &BlockCost| {
             [block.input_bytes, block.inner_bytes, block.recipe_bytes, block.output_bytes].map(u128::from)
@@ -61,8 +61,8 @@ fn least(chain: &Chain) -> Schedule {
     chain.schedule(&parts)
 }
 
-/// The schedule that computes the least again and keeps at most this many bytes. The error is the least number that a schedule
-/// can keep.
+/// The schedule that recomputes the least and keeps at most this many bytes. The error is the smallest number of bytes
+/// that a schedule can keep.
 fn within(chain: &Chain, bytes: u64) -> Result<Schedule, u64> {
     let rest = rests(chain);
     if rest[0].bytes <= bytes {
@@ -82,7 +82,7 @@ fn part(rest: &Rest, at: usize) -> Part {
     if rest.is_kept { Part::Keep(at..rest.end) } else { Part::Checkpoint(at..rest.end, None) }
 }
 
-/// For each block, how to go on from it if each block runs at most twice.
+/// For each block, how to continue from it if each block runs at most twice.
 fn rests(chain: &Chain) -> Vec<Rest> {
     let len = chain.len();
     let mut rest = vec![Rest::default(); len + 1];
@@ -91,7 +91,7 @@ fn rests(chain: &Chain) -> Vec<Rest> {
         let after = rest[at + 1];
         let bytes = chain.saved(at).saturating_add(after.bytes);
         let mut best = Rest { bytes, seconds: after.seconds, end: at + 1, is_kept: true };
-        // Computing the last piece again would free nothing for the others.
+        // Recomputing the last piece would free nothing for the others.
         for (end, after) in rest.iter().enumerate().take(len).skip(at + 1) {
             let own = chain.again(at..end);
             let bytes = own.max(chain.input(at).saturating_add(after.bytes));
@@ -101,7 +101,7 @@ fn rests(chain: &Chain) -> Vec<Rest> {
                 best = found;
             }
             if own - chain.output(end) > best.bytes {
-                break; // Longer parts take more.
+                break; // Longer parts need more bytes.
             }
         }
         rest[at] = best;
@@ -109,7 +109,7 @@ fn rests(chain: &Chain) -> Vec<Rest> {
     rest
 }
 
-/// Everything in the piece is kept when it is computed again.
+/// Everything in the piece is kept when it is recomputed.
 struct Flat<'a>(&'a Chain);
 
 impl Ways for Flat<'_> {
@@ -128,7 +128,7 @@ fn groups(blocks: usize, most: usize) -> Vec<Range<usize>> {
     (0..count).map(|i| i * blocks / count..(i + 1) * blocks / count).collect()
 }
 
-/// Parts of groups as parts of blocks.
+/// Converts parts of groups to parts of blocks.
 fn spread(parts: Vec<Part>, groups: &[Range<usize>]) -> Vec<Part> {
     let blocks = |range: Range<usize>| groups[range.start].start..groups[range.end - 1].end;
     let one = |piece: Part| match piece {
@@ -151,7 +151,7 @@ fn spread(parts: Vec<Part>, groups: &[Range<usize>]) -> Vec<Part> {
 mod tests {
     use super::*;
 
-    /// A layer that saves its output, of one unit.
+    /// A layer that saves its output of one unit.
     const LAYER: BlockCost = BlockCost {
         input_bytes: 1,
         saves_input: false,
@@ -253,7 +253,7 @@ mod tests {
         assert!(better >= 19, "{better} of 20");
     }
 
-    /// The most units that the parts hold, and the blocks that run again, one by one.
+    /// The most units that the parts hold, and the blocks that run again, computed block by block.
     fn simulated(parts: &[Part], blocks: &[BlockCost], held: u64) -> (u64, f64) {
         let chain = Chain::new(blocks);
         let (mut held, mut most, mut again) = (held, held, 0.0);

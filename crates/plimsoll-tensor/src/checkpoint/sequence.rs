@@ -15,9 +15,8 @@ use crate::layout::Dims;
 use crate::tensor::Tensor;
 
 /// Runs `functions` one after the other and checkpoints some of them. The budget is a number of segments, as for
-/// `torch.utils.checkpoint.checkpoint_sequential`, or a [`Budget`]. For one in bytes, each function first runs once more to
-/// measure what it saves; to measure once for many steps, use a
-/// [`Checkpointer`].
+/// `torch.utils.checkpoint.checkpoint_sequential`, or a [`Budget`]. For a budget in bytes, each function first runs an
+/// extra time to measure what it saves; to measure once for many steps, use a [`Checkpointer`].
 ///
 /// ```
 /// use plimsoll_tensor::checkpoint::{Budget, Step, checkpoint_sequential};
@@ -33,7 +32,7 @@ use crate::tensor::Tensor;
 /// ```
 ///
 /// # Errors
-/// The errors of [`checkpoint`] and [`Schedule::of`].
+/// The same errors as [`checkpoint`] and [`Schedule::of`].
 pub fn checkpoint_sequential(
     functions: &[Step],
     budget: impl Into<Budget>,
@@ -43,9 +42,9 @@ pub fn checkpoint_sequential(
 }
 
 /// Checkpoints sequences of functions within a budget. It measures the first input of each shape; others with that shape get the
-/// same schedule. Call [`Checkpointer::forget`] when the functions save other tensors than before: after `train`, `eval`, or a
-/// change of the parameters that require gradients. Ranks that share a model must use inputs of the same shapes, because a
-/// schedule decides which parameters are gathered again.
+/// same schedule. Call [`Checkpointer::forget`] when the functions save different tensors than before: after `train`,
+/// `eval`, or a change of the parameters that require gradients. Ranks that share a model must use inputs of the same
+/// shapes, because a schedule determines which parameters are gathered again.
 ///
 /// ```
 /// use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step};
@@ -69,11 +68,11 @@ pub struct Checkpointer {
 /// autocast, and whether hooks receive saved tensors.
 type Kind = (usize, Dims, DType, Device, bool, Option<DType>, bool);
 
-/// How many schedules are kept, the latest ones.
+/// How many of the latest schedules are kept.
 const KNOWN: usize = 64;
 
 impl Checkpointer {
-    /// A checkpointer that has measured nothing yet.
+    /// Creates a checkpointer that has measured nothing yet.
     pub fn new(budget: impl Into<Budget>) -> Checkpointer {
         Checkpointer { budget: budget.into(), known: Mutex::default() }
     }
@@ -81,7 +80,7 @@ impl Checkpointer {
     /// Runs the functions, which must be the same ones each time.
     ///
     /// # Errors
-    /// The errors of [`checkpoint_sequential`].
+    /// The same errors as [`checkpoint_sequential`].
     pub fn forward(&self, functions: &[Step], input: &Tensor) -> Result<Tensor> {
         self.forward_sequence(&shared(functions), input)
     }
@@ -89,7 +88,7 @@ impl Checkpointer {
     /// Runs a sequence, which must be the same one each time.
     ///
     /// # Errors
-    /// The errors of [`checkpoint_sequential`].
+    /// The same errors as [`checkpoint_sequential`].
     pub fn forward_sequence(&self, sequence: &Arc<dyn Sequence>, input: &Tensor) -> Result<Tensor> {
         let len = sequence.len();
         match self.budget {
@@ -112,7 +111,7 @@ impl Checkpointer {
         self.schedule_of(&*shared(functions), input)
     }
 
-    /// [`Checkpointer::schedule`] of any sequence.
+    /// [`Checkpointer::schedule`] for any sequence.
     ///
     /// # Errors
     /// The errors of the functions and of [`Schedule::of`].
@@ -142,7 +141,7 @@ fn shared(functions: &[Step]) -> Arc<dyn Sequence> {
     Arc::new(functions.to_vec())
 }
 
-/// Runs a sequence in parts, whose blocks are counted from `first`.
+/// Runs a sequence in parts. Blocks are counted from `first`.
 fn run_parts(parts: &[Part], sequence: &Arc<dyn Sequence>, first: usize, input: &Tensor) -> Result<Tensor> {
     let mut x = input.clone();
     for part in parts {

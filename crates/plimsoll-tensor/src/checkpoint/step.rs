@@ -1,4 +1,4 @@
-//! Functions that run one after the other: [`Step`] is one of them, and a [`Sequence`] is all of them.
+//! Functions that run one after the other: a [`Step`] is one of them, and a [`Sequence`] is all of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Step(Arc<Apply>);
 type Apply = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
 
 impl Step {
-    /// Makes a step from a function of one tensor.
+    /// Makes a step from a function that takes one tensor.
     pub fn new(f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Step {
         Step(Arc::new(f))
     }
@@ -27,8 +27,9 @@ impl Step {
     }
 }
 
-/// Functions of one tensor that run one after the other, such as the blocks of a model. A list of [`Step`]s is one. Implement it
-/// for functions that take less time together than one by one, because the end of one is fused with the beginning of the next.
+/// Functions of one tensor that run one after the other, such as the blocks of a model. A list of [`Step`]s is a
+/// sequence. Implement this trait for functions that are faster together than one by one, because the end of one is
+/// fused with the beginning of the next.
 ///
 /// ```
 /// use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Sequence};

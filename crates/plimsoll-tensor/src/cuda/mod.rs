@@ -1,8 +1,9 @@
 //! Descriptions of an operator's work on an NVIDIA GPU: kernel launches and matrix products, with sizes and addresses.
 //!
 //! [`Kernel::cuda`](crate::Kernel::cuda) writes them into a [`CudaCall`]; `cuda_device/` queues them. Nothing here needs a GPU,
-//! so a description can be inspected, and its kernels compiled, without one. The kernel texts are in the same folders as the Rust
-//! files that prepare their arguments. They are CUDA C++ without headers, after a common prelude (`prelude.cu`).
+//! so a description can be inspected, and its kernels compiled, without one. The kernel sources are in the same folders
+//! as the Rust files that prepare their arguments. They are CUDA C++ without headers, and follow a common prelude
+//! (`prelude.cu`).
 //!
 //! | file | what it describes |
 //! |---|---|
@@ -46,7 +47,7 @@ use crate::facts::DeviceFacts;
 use crate::layout::Layout;
 use crate::view::{self, View};
 
-/// The beginning of every kernel text: types, conversions, sums over a block.
+/// The beginning of every kernel's source: types, conversions, sums over a block.
 const PRELUDE: &str = include_str!("prelude.cu");
 
 /// A tensor on a GPU.
@@ -150,7 +151,7 @@ impl<'a> CudaCall<'a> {
         self.steps
     }
 
-    /// Adds a piece of work after the work added before.
+    /// Adds a piece of work after all previous work.
     pub fn push(&mut self, step: Step) {
         self.steps.push(step);
     }
@@ -181,7 +182,7 @@ impl<'a> CudaCall<'a> {
         Ok(())
     }
 
-    /// The text of one of our kernels.
+    /// The source of one of our kernels.
     pub(crate) fn source(&self, text: &'static str) -> Source {
         Source::new(self.op, PRELUDE, text)
     }
@@ -204,7 +205,7 @@ impl<'a> CudaCall<'a> {
     }
 }
 
-/// The name of a type in kernel texts.
+/// The name of a type in kernel sources.
 pub(crate) fn name(dtype: DType) -> &'static str {
     match dtype {
         DType::F64 => "double",
@@ -219,23 +220,23 @@ pub(crate) fn name(dtype: DType) -> &'static str {
     }
 }
 
-/// The threads of a block that handles a row of this many elements.
+/// The number of threads in a block that handles a row with this many elements.
 pub(crate) fn threads_for(cols: usize) -> u32 {
     u32::try_from(cols.clamp(32, 512).next_power_of_two()).unwrap_or(512)
 }
 
-/// The number of blocks of `block` threads for this many elements, with `each` elements per thread. It is limited to what keeps a
-/// device busy, since kernels loop over the grid.
+/// The number of blocks of `block` threads for this many elements, with `each` elements per thread. It is limited to
+/// what keeps a device busy, because kernels loop over the grid.
 pub(crate) fn blocks_for(elements: usize, block: usize, each: usize) -> usize {
     elements.div_ceil(block * each).min(1 << 20)
 }
 
-/// A kernel text with the element type and the compute type of its rows.
+/// A kernel source with the element type and the compute type of its rows.
 pub(crate) fn typed(call: &CudaCall<'_>, text: &'static str, dtype: DType) -> Source {
     call.source(text).with("A", name(dtype.accumulator())).with("T", name(dtype))
 }
 
-/// The value of a flag in a kernel text.
+/// The value of a flag in a kernel source.
 pub(crate) fn flag(on: bool) -> &'static str {
     if on { "1" } else { "0" }
 }

@@ -1,8 +1,8 @@
 //! NVIDIA GPUs as devices: the work that operators describe is queued on the streams of `plimsoll-cuda`.
 //!
 //! Dispatch, the allocator and autograd are the same as on every other device. This folder has the back end and its errors.
-//! A kernel that finds an index out of range reports it later, with the operator and owner. If a driver error destroys the
-//! context, the error names the operators that may have caused it, and every later call returns it again.
+//! If a kernel finds an index out of range, it is reported later, with the operator and its owner. If a driver error
+//! destroys the context, the error names the operators that may have caused it, and every later call returns it again.
 
 mod captured;
 mod shared;
@@ -32,10 +32,10 @@ use crate::view::{In, Launch, Out, View};
 static OPEN: Mutex<BTreeMap<u32, Weak<Inner>>> = Mutex::new(BTreeMap::new());
 
 impl Device {
-    /// An NVIDIA GPU by its number, like `torch.device("cuda", 0)`. Calls return the same device for as long as anything uses
-    /// it. NVIDIA's libraries are opened now or when first needed; none is needed to build. Allocator settings come from
-    /// `PYTORCH_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF`; with `CUDA_LAUNCH_BLOCKING=1` the host waits for each operator, so
-    /// that an error is returned by the call that caused it.
+    /// An NVIDIA GPU by its number, like `torch.device("cuda", 0)`. Calls return the same device as long as anything
+    /// uses it. NVIDIA's libraries are opened now or when first needed; none of them is needed for building. Allocator
+    /// settings come from `PYTORCH_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF`; with `CUDA_LAUNCH_BLOCKING=1` the host
+    /// waits for each operator, so that an error is returned by the call that caused it.
     ///
     /// ```no_run
     /// use plimsoll_tensor::{Device, Tensor};
@@ -46,7 +46,8 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// A missing library, with every place that was searched; a device that does not exist; settings that PyTorch rejects.
+    /// If a library is missing (the error lists every place that was searched), the device does not exist, or PyTorch
+    /// would reject the settings.
     pub fn cuda(ordinal: u32) -> Result<Device> {
         let mut open = lock(&OPEN);
         if let Some(device) = open.get(&ordinal).and_then(Weak::upgrade) {
@@ -66,7 +67,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// The driver is missing or finds no GPU.
+    /// If the driver is missing or finds no GPU.
     pub fn cuda_count() -> Result<u32> {
         let failed = |source| Error::Cuda { device: "cuda".to_owned(), op: "device_count", source };
         Gpu::count(&Search::from_env()).map_err(failed)
@@ -80,12 +81,12 @@ impl Device {
 }
 
 impl Device {
-    /// Resets the device after a fault, such as an illegal address in a kernel, and returns it as newly opened. Everything
-    /// that this process has on the device is lost. Operations on earlier handles and their tensors return an error that says
-    /// so; none of their memory is freed twice.
+    /// Resets the device after a fault, such as an illegal address in a kernel, and returns it as newly opened.
+    /// Everything that this process has on the device is lost. Operations on earlier handles and their tensors return
+    /// an error that explains this; none of their memory is freed twice.
     ///
-    /// Some drivers keep a fault for the rest of the process (CUDA 13.0's does, after an illegal address or a trap on an H200).
-    /// Then this returns the driver's error, and only a new process can use the device.
+    /// Some drivers keep reporting a fault for the rest of the process (CUDA 13.0's does, after an illegal address or a
+    /// trap on an H200). Then this returns the driver's error, and only a new process can use the device.
     ///
     /// ```no_run
     /// use plimsoll_tensor::{Device, Tensor};
@@ -98,7 +99,8 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// A device without a context (the host, a simulated one); a handle from before an earlier reset; the driver's errors.
+    /// If the device has no context (the host or a simulated one), or the handle is from before an earlier reset; also
+    /// the driver's errors.
     pub fn reset(&self) -> Result<Device> {
         let mut open = lock(&OPEN);
         let Some(ordinal) = self.backend().reset() else {
@@ -113,7 +115,7 @@ impl Device {
     }
 }
 
-/// An NVIDIA GPU and the libraries that were found, to diagnose what is missing.
+/// An NVIDIA GPU and the libraries that were found, for diagnosing what is missing.
 #[derive(Clone, Debug)]
 pub struct CudaReport {
     /// The device.
@@ -129,7 +131,7 @@ pub struct CudaReport {
 /// Queries a GPU and opens all of its libraries.
 ///
 /// # Errors
-/// The errors of [`Device::cuda`].
+/// The same errors as [`Device::cuda`].
 pub fn cuda_report(ordinal: u32) -> Result<CudaReport> {
     let failed = |source| Error::Cuda { device: format!("cuda:{ordinal}"), op: "doctor", source };
     let search = Search::from_env();
@@ -242,7 +244,7 @@ impl Backend for Cuda {
     }
 
     fn wait_unless(&self, gives_up: GivesUp) {
-        // The first group's function also covers later groups, which have the same ranks or a subset of them.
+        // The first group's function also covers later groups, whose ranks are the same or a subset.
         let _ = self.shared.gives_up.set(gives_up);
     }
 

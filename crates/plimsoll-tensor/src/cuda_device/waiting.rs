@@ -9,16 +9,16 @@ use plimsoll_alloc::{EventId, StreamId};
 use super::shared::Shared;
 use crate::error::Result;
 
-/// How long the host asks without a pause.
+/// How long the host polls without pausing.
 const EAGER: Duration = Duration::from_micros(200);
-/// The pause between two questions after that.
+/// The pause between polls after that.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How often the host asks whether a rank is lost.
+/// How often the host checks whether a rank is lost.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Shared {
-    /// Waits until the work before these events is done. Returns at once if no other ranks are involved; then the driver
-    /// does the waiting.
+    /// Waits until the work before these events is done. If no other ranks are involved, returns at once, and the
+    /// driver does the waiting.
     pub(super) fn wait_for(&self, events: &[EventId]) -> Result<()> {
         let Some(gives_up) = self.gives_up.get() else { return Ok(()) };
         let (start, mut looked) = (Instant::now(), Duration::ZERO);
@@ -41,7 +41,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Like [`Shared::wait_for`], for the work that is now on a stream.
+    /// Like [`Shared::wait_for`], for all work now queued on a stream.
     pub(super) fn wait_for_stream(&self, on: StreamId) -> Result<()> {
         if self.gives_up.get().is_none() {
             return Ok(());
@@ -52,7 +52,7 @@ impl Shared {
         waited
     }
 
-    /// Like [`Shared::wait_for`], for the work that is now on the device.
+    /// Like [`Shared::wait_for`], for all work now queued on the device.
     pub(super) fn wait_for_all(&self) -> Result<()> {
         if self.gives_up.get().is_none() {
             return Ok(());

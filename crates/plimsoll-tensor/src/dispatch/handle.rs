@@ -7,14 +7,14 @@ use crate::device::Device;
 use crate::operator::Operator;
 use crate::tensor::Tensor;
 
-/// How dispatch holds an operator. For a synchronous device, it is borrowed. A device that is asynchronous or has an observer
-/// shares it with its queue and with the derivative, which costs an allocation.
+/// How dispatch stores an operator. For a synchronous device, it is borrowed. A device that is asynchronous or has an
+/// observer shares it with its queue and with the derivative, which costs an allocation.
 pub(super) trait OperatorHandle: Deref<Target: Operator + Sized> + Send + Sync + 'static {
     /// A handle that can wait in a queue.
     fn shared(&self) -> Option<Arc<dyn Operator>>;
 }
 
-/// An operator that nothing else holds.
+/// An operator to which nothing else refers.
 pub(super) struct Owned<O>(pub(super) O);
 
 impl<O> Deref for Owned<O> {

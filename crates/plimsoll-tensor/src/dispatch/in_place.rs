@@ -107,7 +107,7 @@ fn values_before(
     Ok(before)
 }
 
-/// Refuses changes in place that would lose a gradient or are meaningless.
+/// Rejects changes in place that would lose a gradient or are meaningless.
 fn may_change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) -> Result<()> {
     let op = call.op;
     let targets = || {

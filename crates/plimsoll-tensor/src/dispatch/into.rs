@@ -26,7 +26,7 @@ struct Target {
 }
 
 impl Target {
-    /// Whether it holds a result that is still in use.
+    /// Whether it contains a result that is still in use.
     fn is_used(&self) -> bool {
         self.taken_by.as_ref().is_some_and(|(_, result)| Arc::strong_count(result) > 1)
     }
@@ -45,14 +45,14 @@ impl Target {
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
 ///
-/// If the result cannot be computed there (`out` is an operand, or has another dtype or layout), it is computed in new memory
+/// If the result cannot be computed there (`out` is an operand, or has a different dtype or layout), it is computed in new memory
 /// and copied. If `f` runs several operations, each may write into `out` while no earlier result there is in use; the last
 /// result is copied if it was computed elsewhere.
 ///
 /// # Errors
-/// Errors of `f` and of [`Tensor::copy_`]; a result of another shape than `out`, or of a dtype that `out` cannot hold; operands
-/// that require a gradient, outside `no_grad`; an operation that reads the old values of `out` after an earlier one wrote
-/// there.
+/// Errors of `f` and of [`Tensor::copy_`]. Also if the result's shape differs from that of `out`, or `out` cannot hold
+/// its dtype; if operands require a gradient outside `no_grad`; or if an operation reads the old values of `out` after
+/// an earlier one wrote there.
 pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> {
     const NAME: &str = "into_out";
     /// Restores the state, even if `f` panics.

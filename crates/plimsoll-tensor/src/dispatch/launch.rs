@@ -57,8 +57,8 @@ pub(super) fn charge<'a>(call: &Call<'_>, ins: &[&Data], outs: impl ExactSizeIte
     }
 }
 
-/// Runs a kernel, or queues it, while it holds the locks of its tensors: so kernels that two threads queue on one tensor do not
-/// interleave.
+/// Runs or queues a kernel while holding the locks of its tensors, so kernels that two threads queue on one tensor do
+/// not interleave.
 pub(super) fn launch(
     call: &Call<'_>,
     ins: &[&Data],

@@ -25,7 +25,8 @@ pub(super) fn save(call: &Call<'_>, execution: &Execution, saved: &mut SavedTens
         return Ok(());
     }
     for (i, input) in ins.iter().enumerate().filter(|&(i, _)| saves.has_input(i)) {
-        // A gathered copy saves the derivative from gathering again; a copy in another dtype would only be larger.
+        // Saving a gathered copy means that the derivative need not gather again; a copy in a different dtype would only be
+        // larger.
         let same_type = |copy: &&Data| copy.dtype == input.dtype();
         let data = gathered(&execution.gathered, i).filter(same_type).unwrap_or(input.data());
         saved.push((Slot::Input(i), Saved::new(data, op.name())?));
@@ -39,7 +40,8 @@ pub(super) fn save(call: &Call<'_>, execution: &Execution, saved: &mut SavedTens
     Ok(())
 }
 
-/// Saves the inputs of an operator that does not have to run, because a checkpointed piece that is computed again ends with them.
+/// Saves the inputs of an operator that does not have to run, because they are the last that a recomputed checkpointed
+/// piece needs.
 pub(super) fn end_with_inputs(call: &Call<'_>, ins: &[&Data]) -> Result<()> {
     let Some(left) = tensors_left() else { return Ok(()) };
     let wanted: SmallVec<[bool; 4]> = call.tensors.iter().map(|input| input.requires_grad()).collect();
@@ -83,7 +85,7 @@ pub(super) fn note_views(outs: &[Tensor], ins: &[&Tensor]) {
     }
 }
 
-/// Links a tensor that was not made by an operator on a single device.
+/// Links a tensor that was not produced by an operator on a single device.
 pub(crate) fn link_by<D: Derivative + 'static>(
     out: Tensor,
     ins: &[&Tensor],

@@ -1,5 +1,5 @@
-//! Dispatch: how every operator runs on a device. The steps: autocast, infer, lay out, allocate the outputs, allocate the scratch,
-//! launch, record.
+//! Dispatch: how every operator runs on a device. The steps are: autocast, infer, lay out, allocate the outputs,
+//! allocate scratch memory, launch, record.
 //!
 //! | file | contents |
 //! |---|---|
@@ -17,8 +17,8 @@
 //! | `recompute` | running an operator again |
 //!
 //! All memory that an operation uses is allocated here, in this order, on every device; a simulated device only skips the
-//! kernel. Backends only compute; operators (`ops/`, and those of users) define the computation. Locks are held only
-//! around a kernel, or while one is queued, never while memory is allocated.
+//! kernel. Back ends only compute; operators (in `ops/` and from users) define the computation. Locks are held only
+//! while a kernel runs or is queued, never while memory is allocated.
 
 mod handle;
 mod in_place;
@@ -67,12 +67,12 @@ pub(crate) use watch::{ExecutedOperator, Watch, set_watch};
 /// Runs an operator on tensors of one device. Built-in and user-defined operators both run this way.
 ///
 /// # Errors
-/// Errors of the operator ([`Operator::infer`], its kernel); tensors on different devices; an input to change in place
-/// that is recorded, is expanded, or shares memory with another input; out of memory. After an error, outputs that were
-/// already allocated are freed.
+/// Errors of the operator ([`Operator::infer`], its kernel). Also if tensors are on different devices; if an input to
+/// change in place is recorded, is expanded, or shares memory with another input; or if memory runs out. After an
+/// error, outputs that were already allocated are freed.
 ///
 /// # Panics
-/// Without tensors: use [`create`] for an operator that has no inputs.
+/// If there are no tensors; use [`create`] for an operator without inputs.
 pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
     let Some(first) = ins.first() else {
         unreachable!("{} has no tensors: it goes through `create`", op.name());
@@ -85,7 +85,7 @@ pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
     run_shared_or_owned(op, first.device(), ins)
 }
 
-/// The steps after autocast. A device with a queue or an observer shares the operator; any other borrows it.
+/// The steps after autocast. A device with a queue or an observer shares the operator; any other device borrows it.
 fn run_shared_or_owned<O: Operator>(op: O, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
     match device.shares_operators() {
         false => run_and_record(Owned(op), device, ins),
@@ -93,7 +93,8 @@ fn run_shared_or_owned<O: Operator>(op: O, device: &Device, ins: &[&Tensor]) -> 
     }
 }
 
-/// Runs an operator and records it. Only the part that makes the derivative is generic; this is compiled once per operator.
+/// Runs an operator and records it. Only the part that creates the derivative is generic; it is compiled once per
+/// operator.
 fn run_and_record<H: OperatorHandle>(op: H, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
     let shared = op.shared();
     let (mut execution, mut saved) = (Execution::default(), SmallVec::new());
@@ -123,7 +124,7 @@ fn run_and_save(call: &Call<'_>, execution: &mut Execution, saved: &mut SavedTen
     Ok(recorded)
 }
 
-/// The last step: makes tensors of the outputs, linked to the node that recorded them.
+/// The last step: turns the outputs into tensors, linked to the node that recorded them.
 fn link_outputs(
     ins: &[&Tensor],
     device: &Device,
@@ -142,7 +143,7 @@ fn link_outputs(
     notify(device, shared, ins, tensors)
 }
 
-/// [`call`] of an operator with one output.
+/// [`call`] for an operator with one output.
 pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
     let mut outs = call(op, ins)?;
     assert_eq!(outs.len(), 1, "outputs of an operator that has one");
@@ -152,7 +153,7 @@ pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
 /// Runs an operator that has no inputs.
 ///
 /// # Errors
-/// The errors of [`call`].
+/// The same errors as [`call`].
 #[allow(clippy::needless_pass_by_value, reason = "as `call`")]
 pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
     match device.shares_operators() {
@@ -179,7 +180,7 @@ fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Exec
     let Call { device, op, .. } = *call;
     device.late_error()?;
     one_device(op, device, ins).map_err(Error::in_layer)?;
-    // A request for an output must not evict what the operator reads.
+    // Requesting memory for an output must not evict what the operator reads.
     let _stay = match device.evicts() {
         true => ins.iter().map(|data| data.storage.guard(op.name())).collect::<Result<Vec<_>>>()?,
         false => Vec::new(),
@@ -196,7 +197,7 @@ fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Exec
         execution.has_views = true;
         return Ok(());
     }
-    // Layout policy: an input whose layout the kernel cannot read, or that it reads in another dtype, is copied first.
+    // Layout policy: an input whose layout the kernel cannot read, or that it reads in a different dtype, is copied first.
     let types = Types::of(device, op);
     for (i, data) in ins.iter().enumerate() {
         let dtype = types.of_kernel(data.dtype);
@@ -204,7 +205,7 @@ fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Exec
             execution.gathered.push((i, gather(device, op, i, data, dtype)?));
         }
     }
-    // The inputs as the kernel takes them, and their known values.
+    // The inputs in the form that the kernel reads, and their known values.
     let copied: Inputs<'_>;
     let copied_metas: Metas<'_>;
     let (lying, metas) = if execution.gathered.is_empty() {
@@ -226,7 +227,7 @@ fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Exec
                 execution.outs.push(target);
                 continue;
             }
-            // Built directly in its final location: moving a layout costs enough to show in `bench dispatch`.
+            // Built directly in its final location: moving a layout takes enough time to show up in `bench dispatch`.
             let storage = Data::alloc_storage(device, &output.layout, output.dtype, op.name())?;
             written.push(i);
             execution.outs.push(Data { storage, layout: output.layout, dtype: output.dtype });

@@ -55,7 +55,7 @@ impl<'a> Types<'a> {
         if dtype == DType::F32 { dtype } else { self.device.backend().kernel_type(self.kernel, dtype) }
     }
 
-    /// Allocates the memory that the kernel writes an output to, if in another dtype.
+    /// Allocates the memory that the kernel writes an output to, if in a different dtype.
     pub(super) fn alloc_converted(&self, device: &Device, out: &Data) -> Result<Option<Data>> {
         let dtype = self.of_kernel(out.dtype);
         if dtype == out.dtype {

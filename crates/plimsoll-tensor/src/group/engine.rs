@@ -22,7 +22,7 @@ pub(super) struct Engine {
     pub(super) ranks: Vec<usize>,
     pub(super) hosts: Hosts,
     pub(super) is_simulated: bool,
-    /// The number of the device that NCCL was joined with. A rank uses one GPU.
+    /// The number of the device that joined NCCL. A rank uses one GPU.
     nccl: Mutex<Option<(usize, Arc<NcclCommunicator>)>>,
     /// The memory that NCCL would use, if the group is simulated.
     simulated: Mutex<NcclBytes>,
@@ -36,8 +36,8 @@ pub(super) struct Shared {
     all: Arc<Communicator>,
     /// Whether all ranks compare each collective of their GPUs before it is queued.
     checks: bool,
-    /// The streams for collectives that run concurrently with computation, one for each device. Collectives of all groups are on
-    /// the same one, so that all ranks run them in the same order.
+    /// The streams for collectives that run concurrently with computation, one for each device. Collectives of all
+    /// groups use the same stream, so that all ranks run them in the same order.
     sides: Mutex<Vec<Stream>>,
     /// NCCL's communicators, which are all aborted if a rank is lost.
     joined: Mutex<Vec<Weak<NcclCommunicator>>>,
@@ -74,7 +74,7 @@ impl Engine {
         Engine { communicator, ranks, hosts, is_simulated, nccl, simulated, shared }
     }
 
-    /// The engine of a group of some of these ranks, in ascending order.
+    /// The engine for a group of some of these ranks, in ascending order.
     pub(super) fn part(&self, ranks: &[usize], name: &str) -> Result<Engine> {
         let failed = |source| Error::Distributed { op: "new_group", source: Box::new(source) };
         let part = self.communicator.new_group(ranks, name).map_err(failed)?;
@@ -99,7 +99,7 @@ impl Engine {
         stream
     }
 
-    /// Begins a collective of tensors on `device`. If that is a GPU, this records the collective and returns the NCCL
+    /// Begins a collective on tensors on `device`. For a GPU, this records the collective and returns the NCCL
     /// communicator that moves the bytes. The host's communicator records collectives itself.
     pub(super) fn begin(
         &self,
@@ -159,7 +159,8 @@ impl Engine {
         all_joined.push(Arc::downgrade(&nccl));
         drop(all_joined);
         let shared = Arc::downgrade(&self.shared);
-        // All ranks are asked, also if this is a group of some: they may wait for one that is not in it.
+        // All ranks are checked, even if the group has only some of them: members may be waiting for a rank outside
+        // the group.
         device.backend().wait_unless(Box::new(move |waited| {
             let shared = shared.upgrade()?;
             let source = shared.all.gave_up(waited)?;

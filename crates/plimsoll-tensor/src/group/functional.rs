@@ -1,5 +1,5 @@
-//! Collectives with derivatives, for tensor parallel layers: all-gather and reduce-scatter, each of which is the derivative of the
-//! other. Like `torch.distributed._functional_collectives`.
+//! Collectives with derivatives, for tensor-parallel layers: all-gather and reduce-scatter, each of which is the
+//! derivative of the other. Like `torch.distributed._functional_collectives`.
 
 use smallvec::smallvec;
 
@@ -71,7 +71,7 @@ impl Step {
     }
 }
 
-/// Whether the parts of a dimension follow each other in memory, so that they need no copy.
+/// Whether the parts of a dimension are contiguous in memory, so that no copy is needed.
 fn is_first(x: &Tensor, dim: usize) -> bool {
     x.shape()[..dim].iter().all(|len| *len == 1)
 }
@@ -94,7 +94,7 @@ impl Function for Region {
     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
         let _owner = Span::of(Category::Gradient, intern(self.name()));
-        // As a function, so that it is recorded for a second derivative.
+        // Called as a function, so that it is recorded for a second derivative.
         let step = self.step.backward();
         let grad = apply(Region { step, group: self.group.clone() }, &[grad])?;
         Ok(smallvec![Some(grad[0].clone())])
@@ -102,7 +102,7 @@ impl Function for Region {
 }
 
 impl ProcessGroup {
-    /// Concatenates the tensors of all ranks along a dimension, in order of rank. Its derivative is
+    /// Concatenates the tensors of all ranks along a dimension, in rank order. Its derivative is
     /// [`ProcessGroup::reduce_scatter`]. Like Megatron's `gather_from_sequence_parallel_region`.
     ///
     /// ```
@@ -114,7 +114,7 @@ impl ProcessGroup {
     /// ```
     ///
     /// # Errors
-    /// There is no such dimension; out of memory; or [`Error::Distributed`].
+    /// If there is no such dimension, or memory runs out; or [`Error::Distributed`].
     pub fn all_gather_tensor(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
         self.region(Step::Gather(dim), x)
     }
@@ -132,8 +132,8 @@ impl ProcessGroup {
     /// ```
     ///
     /// # Errors
-    /// There is no such dimension, or the number of ranks does not divide it; the type is not a floating-point type; out of memory;
-    /// or [`Error::Distributed`].
+    /// If there is no such dimension, the number of ranks does not divide it, the type is not a floating-point type, or
+    /// memory runs out; or [`Error::Distributed`].
     pub fn reduce_scatter(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
         self.region(Step::Scatter(dim), x)
     }

@@ -1,9 +1,10 @@
-//! Collectives of tensors among ranks: [`ProcessGroup`].
+//! Collectives on tensors among ranks: [`ProcessGroup`].
 //!
-//! A transport only moves bytes. All sums are computed by [`Tensor::ordered_sum`], in a fixed order of ranks. So the bits of a
-//! sum do not depend on the transport, the hosts, or how a tensor is split for sending. `operators.rs` defines the collectives as
-//! operators, which dispatch runs like any other. `engine.rs` moves the bytes. On a simulated device, memory is requested,
-//! nothing is moved, and `nccl_bytes.rs` counts the memory that NCCL would use. `functional.rs` has the collectives with derivatives.
+//! A transport only moves bytes. All sums are computed by [`Tensor::ordered_sum`], in a fixed order of ranks. So sums
+//! are bit-identical for any transport, on any hosts, and however a tensor is split for sending. `operators.rs` defines
+//! the collectives as operators, which dispatch runs like any other. `engine.rs` moves the bytes. On a simulated
+//! device, memory is requested, nothing is moved, and `nccl_bytes.rs` counts the memory that NCCL would use.
+//! `functional.rs` has the collectives with derivatives.
 
 mod engine;
 mod functional;
@@ -36,7 +37,7 @@ pub enum ReduceOp {
     Avg,
 }
 
-/// The number of collectives that a rank has called so far, and of bytes that it has sent, in all of its groups.
+/// The number of collectives that a rank has called so far, and of bytes that it has sent, over all of its groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// The number of collectives.
@@ -45,13 +46,14 @@ pub struct Traffic {
     pub sent_bytes: u64,
 }
 
-/// One rank of a group, and the collectives of tensors that it can call. As in `torch.distributed.ProcessGroup`, with the same
+/// One rank of a group, and the collectives that it can call. Like `torch.distributed.ProcessGroup`, with the same
 /// names; outputs are passed as arguments. Clones refer to the same rank.
 ///
 /// All ranks must call the same collectives, in the same order, with tensors of the same sizes and types. Autograd records only
-/// those that return a tensor, such as [`ProcessGroup::all_gather_tensor`]. NCCL moves the bytes of tensors on GPUs, of which each rank has one: a collective is queued on the current
-/// stream, and a later wait for the device returns an error if a rank is lost. With `PLIMSOLL_CHECK_COLLECTIVES=1`, all ranks
-/// compare each call before it is queued. On a simulated device, a collective requests memory and moves nothing.
+/// those that return a tensor, such as [`ProcessGroup::all_gather_tensor`]. NCCL moves the bytes of tensors on GPUs;
+/// each rank has one GPU. A collective is queued on the current stream, and a later wait for the device returns an
+/// error if a rank is lost. With `PLIMSOLL_CHECK_COLLECTIVES=1`, all ranks compare each call before it is queued. On a
+/// simulated device, a collective requests memory and moves nothing.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, ProcessGroup, ReduceOp, Tensor};
@@ -85,13 +87,13 @@ impl ProcessGroup {
         ProcessGroup::with(communicator, false)
     }
 
-    /// The ranks of a group of threads, in order of rank. If one is dropped, the others treat it as lost.
+    /// The ranks of a group of threads, in rank order. If one is dropped, the others treat it as lost.
     pub fn threads(size: usize) -> Vec<ProcessGroup> {
         Communicator::threads(size).into_iter().map(|rank| ProcessGroup::new(Arc::new(rank))).collect()
     }
 
     /// Rank `rank` of a simulated group of `size` ranks, for simulated devices. Each collective requests its memory and counts
-    /// its bytes, but moves none. All ranks request the same memory, so one rank stands for all.
+    /// its bytes, but moves none. All ranks request the same memory, so one rank represents them all.
     pub fn simulated(rank: usize, size: usize) -> ProcessGroup {
         ProcessGroup::with(Arc::new(Communicator::simulated(rank, size)), true)
     }
@@ -100,10 +102,10 @@ impl ProcessGroup {
         ProcessGroup(Arc::new(Engine::new(communicator, is_simulated)))
     }
 
-    /// The group of some ranks of this one, in ascending order. Its members must call this, with the same ranks and the same name,
-    /// which messages show; groups with common members need different names. It uses the same connections and the same
-    /// [stream](ProcessGroup::stream), and on GPUs its own NCCL communicator. Errors name ranks by their numbers in the world. Like
-    /// `torch.distributed.new_group` with `use_local_synchronization=True`.
+    /// A group of some of this group's ranks, in ascending order. Its members must call this with the same ranks and
+    /// the same name, which messages show; groups with common members need different names. It uses the same
+    /// connections and the same [stream](ProcessGroup::stream), and on GPUs its own NCCL communicator. Errors name
+    /// ranks by their numbers in the world. Like `torch.distributed.new_group` with `use_local_synchronization=True`.
     ///
     /// ```
     /// use plimsoll_tensor::ProcessGroup;
@@ -180,8 +182,8 @@ impl ProcessGroup {
         self.0.communicator.barrier().map_err(lost)
     }
 
-    /// Gathers bytes that are not a tensor. Every rank passes the same number of bytes, and receives those of all ranks, in order
-    /// of rank. A simulated group returns copies of this rank's bytes.
+    /// Gathers bytes that are not a tensor. Every rank passes the same number of bytes, and receives those of all
+    /// ranks, in rank order. A simulated group returns copies of this rank's bytes.
     ///
     /// # Errors
     /// [`Error::Distributed`].
@@ -199,7 +201,7 @@ impl ProcessGroup {
     /// `torch.distributed.all_gather_into_tensor`.
     ///
     /// # Errors
-    /// The sizes do not match; or [`Error::Distributed`].
+    /// If the sizes do not match; or [`Error::Distributed`].
     pub fn all_gather_into_tensor(&self, output: &Tensor, input: &Tensor) -> Result<()> {
         const NAME: &str = "all_gather_into_tensor";
         self.want_parts(NAME, output, input)?;
@@ -212,11 +214,11 @@ impl ProcessGroup {
         })
     }
 
-    /// Sends part r of `input` to rank r, and fills part r of `output` with the part that rank r sent to this one. Like
+    /// Sends part r of `input` to rank r, and fills part r of `output` with what rank r sent to this rank. Like
     /// `torch.distributed.all_to_all_single` with equal parts.
     ///
     /// # Errors
-    /// The sizes do not match; or [`Error::Distributed`].
+    /// If the sizes do not match; or [`Error::Distributed`].
     pub fn all_to_all_single(&self, output: &Tensor, input: &Tensor) -> Result<()> {
         const NAME: &str = "all_to_all_single";
         want_alike(NAME, output, input)?;
@@ -235,8 +237,8 @@ impl ProcessGroup {
     /// the sum is not rounded.
     ///
     /// # Errors
-    /// The sizes or types do not match; the type is not a floating-point type; out of memory for the received parts; or
-    /// [`Error::Distributed`].
+    /// If the sizes or types do not match, the type is not a floating-point type, or memory runs out for the received
+    /// parts; or [`Error::Distributed`].
     pub fn reduce_scatter_tensor(&self, output: &Tensor, input: &Tensor, op: ReduceOp) -> Result<()> {
         const NAME: &str = "reduce_scatter_tensor";
         want_float(NAME, input.dtype())?;
@@ -251,11 +253,11 @@ impl ProcessGroup {
         })
     }
 
-    /// Replaces `tensor` by the sum, or mean, of all ranks' tensors. Like `torch.distributed.all_reduce`. The sum is a balanced
-    /// tree over the ranks, in 32 bits or more. It has the same bits on all ranks and with any transport.
+    /// Replaces `tensor` with the sum, or mean, of all ranks' tensors. Like `torch.distributed.all_reduce`. The sum is
+    /// a balanced tree over the ranks, in 32 bits or more. It is bit-identical on all ranks and with any transport.
     ///
     /// # Errors
-    /// The type is not a floating-point type; out of memory for the received parts; or [`Error::Distributed`].
+    /// If the type is not a floating-point type, or memory runs out for the received parts; or [`Error::Distributed`].
     pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<()> {
         want_float("all_reduce", tensor.dtype())?;
         if self.size() == 1 {
@@ -285,10 +287,10 @@ impl ProcessGroup {
         self.run(Move::AllGather, &[buffer], buffer.label())
     }
 
-    /// Replaces the values of `tensor` by those of rank `src`, on all ranks. Like `torch.distributed.broadcast`.
+    /// Replaces the values of `tensor` with those of rank `src`, on all ranks. Like `torch.distributed.broadcast`.
     ///
     /// # Errors
-    /// `src` is not a rank; or [`Error::Distributed`].
+    /// If `src` is not a rank; or [`Error::Distributed`].
     pub fn broadcast(&self, tensor: &Tensor, src: usize) -> Result<()> {
         if src >= self.size() {
             let message = format!("rank {src} of {}: ranks are numbered from 0", self.size());
@@ -338,7 +340,7 @@ impl ProcessGroup {
         into_out(&output.view(&[-1])?, sum)
     }
 
-    /// Returns an error unless `whole` has the type of `part`, and as many elements as one for each rank.
+    /// Returns an error unless `whole` has the same type as `part`, and as many elements as one `part` for each rank.
     fn want_parts(&self, op: &'static str, whole: &Tensor, part: &Tensor) -> Result<()> {
         want_alike(op, whole, part)?;
         self.want_parts_of(op, whole, part)

@@ -1,4 +1,4 @@
-//! The GPU memory that NCCL would take for a simulated group, by the rules of `plimsoll-gpu`.
+//! The GPU memory that NCCL would use for a simulated group, computed by the rules of `plimsoll-gpu`.
 
 use plimsoll_gpu::nccl::{Communicator, Kernel, Topology, Variables, Version, library};
 use plimsoll_gpu::outside::local_memory_bytes;
@@ -20,7 +20,7 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// Of these ranks of all, in ascending order.
+    /// The placement of these ranks, in ascending order.
     pub(super) fn of(ranks: &[usize]) -> Hosts {
         let on_each = ranks.chunk_by(|a, b| a / GPUS_OF_A_HOST == b / GPUS_OF_A_HOST).map(<[usize]>::len);
         Hosts { hosts: on_each.clone().count(), per_host: on_each.max().unwrap_or(0) }
@@ -35,7 +35,7 @@ pub(super) struct NcclBytes {
 
 #[derive(Debug)]
 struct Joined {
-    /// `None` if the device is no known GPU.
+    /// `None` if the device is not a known GPU.
     of: Option<(&'static Gpu, Communicator)>,
     hosts: Hosts,
     has_ring: bool,
@@ -45,8 +45,8 @@ struct Joined {
 }
 
 impl NcclBytes {
-    /// Adds the memory that NCCL allocates for a collective to the device's memory outside the allocator. `loads` tells whether this
-    /// is the first communicator of the process, which loads the library.
+    /// Adds the memory that NCCL allocates for a collective to the device's memory outside the allocator. `loads` says
+    /// whether this is the first communicator of the process, which loads the library.
     pub(super) fn add(&mut self, device: &Device, hosts: Hosts, what: Move, loads: impl FnOnce() -> bool) {
         let (joined, bytes) = match &mut self.joined {
             Some(joined) => (joined, 0),
@@ -74,7 +74,7 @@ impl Joined {
         Joined { of, hosts, has_ring: false, has_peers: false, stack_bytes: 0 }
     }
 
-    /// The bytes that it takes when it is created, with those of the library if that is loaded then.
+    /// The bytes that it uses when it is created, plus those of the library if that is loaded at the same time.
     fn bytes(&self, loads: bool) -> u64 {
         let own = |(gpu, communicator): &(&Gpu, Communicator)| {
             let code = if loads { library(gpu, Version::MEASURED).bytes } else { 0 };

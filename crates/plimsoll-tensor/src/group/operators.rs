@@ -13,7 +13,7 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 
-/// The bytes that a collective moves.
+/// Which bytes a collective moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     /// `buffer -> buffer`: collects the parts of all ranks. This rank's part is already in the buffer.
@@ -31,7 +31,7 @@ pub(super) struct Collective {
     pub(super) communicator: Arc<Communicator>,
     /// Moves the bytes if the tensors are on a GPU.
     pub(super) nccl: Option<Arc<NcclCommunicator>>,
-    /// The owner of the bytes, for messages.
+    /// The owner of the bytes, for use in messages.
     pub(super) label: String,
     /// The number of hosts that the ranks are on, for estimates.
     pub(super) hosts: usize,

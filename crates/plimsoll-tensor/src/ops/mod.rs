@@ -17,8 +17,8 @@
 //! | `indexing/` | selecting elements by index, by mask and by order |
 //! | `recurrent/` | RNN, LSTM and GRU |
 //!
-//! `arguments.rs` has the checks that all share. `cuda/` and the crate `plimsoll-kernels` have the same families, except
-//! `creation`, whose kernels are in `elementwise` and `random`.
+//! `arguments.rs` has checks that all of them share. `cuda/` and the crate `plimsoll-kernels` are organized in the same
+//! families, except `creation`, whose kernels are in `elementwise` and `random`.
 //!
 //! Users call methods of [`Tensor`](crate::Tensor), which are here too; `std::ops` are implemented for references and return a
 //! `Result`. Kernels on plain slices are in the crate `plimsoll-kernels`. CONTRIBUTING.md walks through adding an operator.
@@ -42,7 +42,7 @@ use std::sync::LazyLock;
 
 use crate::suite::Cases;
 
-/// All operators by file, each with the cases that the conformance suite (`suite/`) runs. Each family lists its own.
+/// All operators by file, each with its cases for the conformance suite (`suite/`). Each family lists its own.
 pub static OPERATORS: LazyLock<Vec<(&str, Cases)>> = LazyLock::new(|| {
     [
         elementwise::CASES,

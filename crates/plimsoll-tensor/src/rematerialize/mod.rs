@@ -1,8 +1,9 @@
-//! [`Device::rematerialize`]: tensors are evicted when memory runs out, and computed again when they are read.
+//! [`Device::rematerialize`]: tensors are evicted when memory runs out, and recomputed when they are read.
 //!
-//! As in DTR (Kirisame and others, "Dynamic Tensor Rematerialization", ICLR 2021): the evicted tensor is the one with the least
-//! `seconds to compute it again / (bytes * seconds since it was last read)`. The seconds are estimated from sizes, so a simulated
-//! device makes the choices of a real one. What a recipe (`recipe.rs`) reads may be evicted or freed as well, if it can be computed.
+//! As in DTR (Kirisame and others, "Dynamic Tensor Rematerialization", ICLR 2021): the evicted tensor is the one with
+//! the smallest `seconds to recompute it / (bytes * seconds since it was last read)`. The seconds are estimated from
+//! sizes, so a simulated device makes the same choices as a real one. Anything that a recipe (`recipe.rs`) reads may be
+//! evicted or freed as well, if it can be recomputed.
 
 mod recipe;
 
@@ -21,12 +22,14 @@ use crate::storage::{State, Storage, WeakStorage};
 use recipe::{Answers, Input, Recipe};
 
 impl Device {
-    /// From now on, when a request for memory would fail, tensors that operators have made since this call are freed and computed again
-    /// when they are next read, until the request fits. Set a limit with [`Device::set_memory_limit`], or let the device's own memory
-    /// be the limit. Results are the same bits. Returns false if it is on already, or another observer is.
+    /// From now on, when a request for memory would fail, tensors that operators have made since this call are freed
+    /// until the request fits; they are recomputed when they are next read. Set a limit with
+    /// [`Device::set_memory_limit`], or use the device's own memory as the limit. Results are bit-identical. Returns
+    /// false if this is already on, or there is another observer.
     ///
-    /// Parameters that were updated, tensors that were changed in place and results of collectives are not evicted. A request that
-    /// does not fit even so is [`Error::OutOfMemory`](crate::Error::OutOfMemory), with the owners of what is left.
+    /// Parameters that were updated, tensors that were changed in place and results of collectives are not evicted. A
+    /// request that still does not fit is [`Error::OutOfMemory`](crate::Error::OutOfMemory), with the owners of what is
+    /// left.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, SimConfig, Tensor};
@@ -55,11 +58,11 @@ struct Evictor(Mutex<Known>);
 /// The storages that operators have made.
 #[derive(Default)]
 struct Known {
-    /// In the order in which they were made, so that choices do not depend on addresses.
+    /// In the order of their creation, so that choices do not depend on addresses.
     made: BTreeMap<u64, Made>,
     numbers: HashMap<usize, u64>,
     next: u64,
-    /// How many there were when those that are gone were last removed.
+    /// How many there were when dropped ones were last removed.
     lived: usize,
     /// The storages that recipes read.
     read: HashSet<usize>,
@@ -67,10 +70,10 @@ struct Known {
     now: f64,
 }
 
-/// A storage, and how to compute it again.
+/// A storage, and how to recompute it.
 struct Made {
     storage: WeakStorage,
-    /// `None` if it cannot be computed again, because something that it was made from has changed.
+    /// `None` if it cannot be recomputed, because something that it was made from has changed.
     recipe: Option<Arc<Recipe>>,
     last_read: f64,
 }
@@ -83,7 +86,7 @@ fn metas<'a>(tensors: &[&'a Data]) -> Vec<Meta<'a>> {
 struct Candidate {
     storage: Storage,
     recipe: Arc<Recipe>,
-    /// The less, the better.
+    /// The lower, the better.
     score: f64,
 }
 
@@ -92,7 +95,7 @@ impl Evictor {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Evicts at least this many bytes, if there are so many. Returns whether it evicted anything.
+    /// Evicts at least this many bytes, if possible. Returns whether it evicted anything.
     fn make_room(&self, bytes: u64) -> bool {
         let candidates = self.known().candidates();
         let mut freed = 0;
@@ -119,7 +122,7 @@ impl Evictor {
 }
 
 impl Watch for Evictor {
-    /// What was made from `storage` cannot be computed again after the change, so it comes back now and stays.
+    /// Anything made from `storage` cannot be recomputed after the change, so it is brought back now and stays.
     fn will_change(&self, storage: &Storage) -> Result<()> {
         let id = storage.id();
         let readers: Vec<Storage> = {
@@ -160,7 +163,8 @@ impl Known {
                 made.last_read = self.now;
             }
         }
-        // An operator that changes its inputs would change them again, and other ranks do not run a collective twice.
+        // An operator that changes its inputs would change them a second time, and other ranks would not join a
+        // repeated collective.
         let is_input = |data: &Data| from.iter().any(|input| input.storage.id() == data.storage.id());
         let can_run_again = cost.ranks == 0 && !to.iter().any(|data| is_input(data));
         for (output, data) in to.iter().enumerate() {
@@ -204,7 +208,7 @@ impl Known {
         recipes.for_each(|recipe| answers.add_read(recipe, &mut self.read));
     }
 
-    /// What can be evicted, the best first.
+    /// The storages that can be evicted, the best first.
     fn candidates(&self) -> Vec<Candidate> {
         let mut answers = Answers::default();
         let of = |made: &Made| {

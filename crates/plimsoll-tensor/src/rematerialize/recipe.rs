@@ -1,5 +1,5 @@
-//! How a storage was made: [`Recipe`]. Recipes hold those of their inputs, so they form a graph without cycles. It is as deep as a program's
-//! loops are long, so nothing here follows it by recursion.
+//! How a storage was made: [`Recipe`]. A recipe contains the recipes of its inputs, so recipes form a graph without
+//! cycles. The graph is as deep as a program's loops are long, so nothing here traverses it recursively.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::layout::Layout;
 use crate::operator::Operator;
 use crate::storage::{State, Storage, WeakStorage};
 
-/// The deepest recipes. An input of such a recipe counts as one that cannot be computed again; otherwise a loop whose state is
-/// made from the last one would remember all of its iterations.
+/// The maximum depth of a recipe. At that depth, an input counts as one that cannot be recomputed; otherwise, a loop
+/// that computes each state from the last one would remember all of its iterations.
 const DEEPEST: u32 = 4096;
 
 /// An operator and its inputs.
@@ -27,7 +27,7 @@ pub(super) struct Recipe {
     /// What it made.
     made: WeakStorage,
     seconds: f64,
-    /// The recipes on the longest way to a storage without one.
+    /// The number of recipes on the longest path to a storage without a recipe.
     depth: u32,
 }
 
@@ -44,17 +44,17 @@ impl Input {
     pub(super) fn new(data: &Data, recipe: Option<Arc<Recipe>>) -> Input {
         let Data { storage, layout, dtype } = data;
         let version = storage.version();
-        // A recipe makes what was there before the first change.
+        // A recipe produces the contents before the first change.
         let recipe = recipe.filter(|recipe| version == 0 && recipe.depth < DEEPEST);
         Input { storage: storage.downgrade(), layout: layout.clone(), dtype: *dtype, version, recipe }
     }
 
-    /// Whether it has to be computed: it is gone or evicted.
+    /// Whether it has to be computed because it is gone or evicted.
     fn is_away(&self) -> bool {
         self.storage.upgrade().is_none_or(|storage| storage.state() == State::Evicted)
     }
 
-    /// Its data. `gone` has the inputs that no longer exist, by recipe.
+    /// Its data. `gone` contains the inputs that no longer exist, by recipe.
     fn data(&self, gone: &HashMap<usize, Storage>) -> Result<Data> {
         let computed = || gone.get(&id(self.recipe.as_ref()?)).cloned();
         let storage = self.storage.upgrade().or_else(computed);
@@ -68,8 +68,8 @@ pub(super) fn id(recipe: &Arc<Recipe>) -> usize {
     Arc::as_ptr(recipe).addr()
 }
 
-/// A recipe and those that it needs, each behind those of its inputs that `follows` selects. Without those in `seen`, to which it adds
-/// all.
+/// A recipe and the recipes that it needs, each after those of its inputs that `follows` selects. Omits those in
+/// `seen`, and adds all of them to `seen`.
 fn in_order<'a>(
     recipe: &'a Arc<Recipe>,
     seen: &mut HashSet<usize>,
@@ -107,7 +107,7 @@ impl Recipe {
         Recipe { op: op.clone(), ins, output, made: made.downgrade(), seconds, depth }
     }
 
-    /// Runs the operator again. Inputs that are away come back first, the earliest ones first.
+    /// Runs the operator again. Missing inputs are brought back first, starting with the earliest.
     pub(super) fn compute(self: &Arc<Self>, device: &Device) -> Result<Storage> {
         let order = in_order(self, &mut HashSet::new(), Input::is_away);
         let mut last_use = HashMap::new();
@@ -133,14 +133,14 @@ impl Recipe {
         unreachable!("the recipe itself is the last one")
     }
 
-    /// What must exist while its result does not: what it needs and cannot compute.
+    /// The storages that must exist while the result does not: those that it needs and cannot compute.
     pub(super) fn roots(self: &Arc<Self>) -> Vec<Storage> {
         let all = in_order(self, &mut HashSet::new(), |_| true);
         let inputs = all.iter().flat_map(|recipe| &recipe.ins).filter(|input| input.recipe.is_none());
         inputs.filter_map(|input| input.storage.upgrade()).collect()
     }
 
-    /// The seconds to compute it now: its own, and those of the inputs that are away.
+    /// The seconds to compute it now: its own, and those of missing inputs.
     pub(super) fn seconds_now(self: &Arc<Self>) -> f64 {
         in_order(self, &mut HashSet::new(), Input::is_away).iter().map(|recipe| recipe.seconds).sum()
     }
@@ -169,7 +169,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Whether all that a recipe needs exists unchanged, or can be computed.
+    /// Whether everything that a recipe needs exists unchanged or can be computed.
     pub(super) fn is_complete(&mut self, recipe: &Arc<Recipe>) -> bool {
         self.answer(recipe, |recipe, yes| {
             recipe.ins.iter().all(|input| match (input.storage.upgrade(), &input.recipe) {
@@ -180,7 +180,7 @@ impl Answers {
         })
     }
 
-    /// Whether a recipe reads a storage, itself or through the recipe of an input.
+    /// Whether a recipe reads a storage, directly or through the recipe of an input.
     pub(super) fn reads(&mut self, recipe: &Arc<Recipe>, storage: usize) -> bool {
         self.answer(recipe, |recipe, yes| {
             recipe.ins.iter().any(|input| {
@@ -190,13 +190,13 @@ impl Answers {
         })
     }
 
-    /// Adds the storages that a recipe reads, itself or through recipes of inputs.
+    /// Adds the storages that a recipe reads, directly or through recipes of inputs.
     pub(super) fn add_read(&mut self, recipe: &Arc<Recipe>, to: &mut HashSet<usize>) {
         let new = in_order(recipe, &mut self.seen, |_| true);
         to.extend(new.iter().flat_map(|recipe| &recipe.ins).map(|input| input.storage.id()));
     }
 
-    /// Answers for a recipe after those of its inputs.
+    /// Answers for a recipe, after its inputs have been answered.
     fn answer(&mut self, recipe: &Arc<Recipe>, of: impl Fn(&Recipe, &HashSet<usize>) -> bool) -> bool {
         for recipe in in_order(recipe, &mut self.seen, |_| true) {
             if of(recipe, &self.yes) {

@@ -36,9 +36,9 @@ pub enum Domain {
     Portion,
     /// 1.1 to 3.
     AboveOne,
-    /// 0.1 apart from each other and at least 0.05 from zero, in any order, so that no small step crosses a kink.
+    /// Values that are 0.1 apart and at least 0.05 from zero, in any order, so that no small step crosses a kink.
     Apart,
-    /// Integers from 0 to below this, for indices.
+    /// Integers from 0 up to, but not including, this one, for indices.
     Below(usize),
 }
 
@@ -58,7 +58,7 @@ pub(crate) type Cases = fn() -> Vec<Case>;
 
 /// One call of an operator.
 pub struct Case {
-    /// The operator and its arguments, for messages.
+    /// The operator and its arguments, for use in messages.
     pub name: String,
     inputs: Vec<Sample>,
     call: Box<Call>,
@@ -67,7 +67,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// A call with 32-bit floats of these shapes.
+    /// A call with 32-bit floats in these shapes.
     pub fn new(
         name: impl Into<String>,
         shapes: &[&[usize]],
@@ -79,7 +79,7 @@ impl Case {
         Case { name: name.into(), inputs, call: Box::new(call), formula: None, differentiable: true }
     }
 
-    /// The same case with all floating-point inputs from another domain.
+    /// The same case, with all floating-point inputs from a different domain.
     #[must_use]
     pub fn over(mut self, domain: Domain) -> Case {
         self.inputs.iter_mut().filter(|input| input.dtype.is_float()).for_each(|input| input.domain = domain);
@@ -119,8 +119,8 @@ enum Form {
     Framed,
 }
 
-/// The step in both directions. In 32 bits, rounding then causes an error of about 6e-6 of an output, and curvature 2e-5 of
-/// its third derivative.
+/// The step in both directions. In 32 bits, rounding then causes an error of about 6e-6 of an output, and curvature an
+/// error of 2e-5 of its third derivative.
 const STEP: f64 = 1e-2;
 /// Relative to the largest derivative, or to 1: this is larger than both errors, and far smaller than the effect of a wrong
 /// factor.
@@ -176,7 +176,7 @@ pub fn check_on(case: &Case, device: &Device) -> std::result::Result<(), String>
     Ok(())
 }
 
-/// Relative to the largest value, or to 1: other kernels add in a different order.
+/// Relative to the largest value, or to 1, because other kernels add in a different order.
 const OTHER_KERNELS_TOLERANCE: f64 = 1e-4;
 
 /// The result of a case on a device with its own kernels.
@@ -202,11 +202,11 @@ pub fn check_near(case: &Case, device: &Device) -> std::result::Result<Outcome, 
     })
 }
 
-/// Like [`check_near`], with inputs of another floating-point type, row-major. If the host rejects the operators or values of a
-/// case in this type, the case counts as agreeing.
+/// Like [`check_near`], but with row-major inputs of a different floating-point type. If the host rejects the operators
+/// or values of a case in this type, the case passes.
 ///
 /// # Errors
-/// The errors of [`check_near`]; also if the device rejects a case that the host accepts.
+/// The same errors as [`check_near`]; also if the device rejects a case that the host accepts.
 pub fn check_near_in(case: &Case, device: &Device, float: DType) -> std::result::Result<Outcome, String> {
     near(case, device, Form::Dense, float)
 }
@@ -264,7 +264,7 @@ fn all_values(
     outs.iter().cloned().chain(grads).map(|tensor| values(&tensor)).collect()
 }
 
-/// SplitMix64: random numbers that are the same on every machine.
+/// SplitMix64, whose random numbers are the same on every machine.
 struct Draw(u64);
 
 impl Draw {
@@ -321,7 +321,7 @@ fn tensor(values: &[f64], input: &Sample, form: Form, device: &Device) -> Result
         }
         Form::Framed => {
             let larger: Vec<usize> = input.shape.iter().map(|n| n + 2).collect();
-            // 77 would be noticed in any result that used it.
+            // 77 would show up in any result that used it.
             let around = Tensor::full(&larger, 77.0, input.dtype, device)?;
             let middle = (0..input.shape.len())
                 .try_fold(around, |x, dim| x.narrow(dim as isize, 1, input.shape[dim]))?;
@@ -375,7 +375,7 @@ fn compare(
     Ok(())
 }
 
-/// Compares the derivatives with the change of a weighted sum of the outputs over a small step in both directions.
+/// Compares the derivatives with how a weighted sum of the outputs changes over a small step in either direction.
 fn slopes(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> std::result::Result<(), String> {
     let failed = |error: Error| format!("an error in the derivative: {error}");
     let leaves = inputs(case, drawn, form, device).map_err(failed)?;

@@ -9,18 +9,18 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// The dependencies between the inputs of a case.
+/// How the inputs of a case depend on each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Graph {
     /// Each input depends on the one before it.
     Chained,
-    /// Inputs of the same shape are one tensor.
+    /// Inputs with the same shape are one tensor.
     Shared,
 }
 
 /// Compares the gradients of a recorded backward pass (`create_graph`) with those of a plain one, in graphs in which the inputs
-/// depend on each other. They must be equal to the bit, or differ by at most `1e-12` of the largest in `float64` and 4
-/// roundings in other types.
+/// depend on each other. They must be bit-identical, or differ by at most `1e-12` of the largest one in `float64` and 4
+/// rounding errors in other types.
 ///
 /// # Errors
 /// A message with the first difference.
@@ -37,7 +37,7 @@ pub fn check_recorded(case: &Case) -> std::result::Result<(), String> {
                     .iter()
                     .try_for_each(|(plain, recorded)| close(float, plain, recorded))
                     .map_err(wrong)?,
-                // An operator that rejects 16-bit floats, or their values.
+                // The operator rejects 16-bit floats, or these values.
                 Err(_) if float != DType::F32 => {}
                 Err(error) => return Err(wrong(format!("an error: {error}"))),
             }
@@ -115,7 +115,7 @@ fn run(case: &Case, float: DType, graph: Graph, device: &Device) -> Result<(Vec<
         let tensor = match graph {
             _ if !leaf.requires_grad() => leaf.clone(),
             Graph::Chained => {
-                // With the same sign and the same spacing, so that the values stay in the domain of the case.
+                // Keeps the sign and the spacing, so that the values stay in the domain of the case.
                 let share = before.next_back().map(|x| x.mean()?.tanh()?.affine(0.01, 1.0)).transpose()?;
                 share.map_or_else(|| leaf.affine(1.0, 0.0), |share| leaf.mul(&share))?
             }
@@ -130,16 +130,16 @@ fn run(case: &Case, float: DType, graph: Graph, device: &Device) -> Result<(Vec<
     Ok((leaves, outs))
 }
 
-/// The step in both directions. Rounding then causes an error of about 1e-10 of the sum, curvature less.
+/// The step in both directions. Rounding then causes an error of about 1e-10 of the sum, and curvature a smaller one.
 const STEP: f64 = 1e-6;
 /// Relative to the largest derivative, or to 1.
 const TOLERANCE: f64 = 1e-6;
 
 /// Compares the second derivatives of a case with finite differences of its first derivatives along two random directions, in
-/// `float64`. A direction along which the first derivative jumps is left out.
+/// `float64`. Directions along which the first derivative jumps are left out.
 ///
 /// # Errors
-/// The difference; an operator without a second derivative ([`Error::Autograd`]).
+/// The difference, or [`Error::Autograd`] if an operator has no second derivative.
 pub fn check_second(case: &Case) -> Result<()> {
     if !case.differentiable {
         return Ok(());

@@ -4,7 +4,7 @@ use plimsoll_alloc::Category;
 
 use super::Tensor;
 
-/// What was freed, and by what.
+/// What was freed, and what freed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Freed {
@@ -21,7 +21,7 @@ pub struct Freed {
 
 impl Tensor {
     /// Calls `hook` once, when the memory of this tensor is freed: when the last tensor on it is dropped, including views and
-    /// those that are saved for a backward pass. As `weakref.finalize` of PyTorch's storage.
+    /// those that are saved for a backward pass. Like `weakref.finalize` on PyTorch's storage.
     ///
     /// The hook runs on the thread that drops the last handle, possibly inside an operation, so it must not use tensors. A panic
     /// in it is ignored.

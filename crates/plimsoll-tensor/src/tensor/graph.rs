@@ -31,7 +31,7 @@ pub(super) struct Inner {
     pub(super) data: Data,
     /// On leaves only: whether `backward` fills `grad`.
     pub(super) requires_grad: AtomicBool,
-    /// On leaves only: whether another tensor has taken its place in a module.
+    /// On leaves only: whether another tensor has replaced it in a module.
     pub(super) replaced: AtomicBool,
     pub(super) grad: Mutex<Option<Tensor>>,
     /// The operation that made this tensor. It is out of date after a change in place: use [`Tensor::made_by`].
@@ -47,7 +47,7 @@ pub(super) struct Inner {
 /// An operation, and the index of one of its outputs.
 pub(crate) type MadeBy = (Arc<Node>, usize);
 
-/// A tensor's place among the views of one memory (`lineage.rs`).
+/// A tensor's place among the views of one piece of memory (`lineage.rs`).
 pub(super) enum Lineage {
     /// A view that was made without recording, so its base is unknown.
     Unrecorded,
@@ -57,7 +57,7 @@ pub(super) enum Lineage {
 pub(super) struct Member {
     pub(super) family: Arc<Family>,
     pub(super) is_base: bool,
-    /// The operation that made the values, and the number of changes when it did.
+    /// The operation that made the values, and how many changes there had been at that time.
     pub(super) made_by: Mutex<(u32, Option<MadeBy>)>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Family {
     pub(super) is_leaf: AtomicBool,
     /// The number of recorded changes so far.
     pub(super) changes: AtomicU32,
-    /// The operation that made the last change, which the base's values come from.
+    /// The operation that made the last change, from which the base's values come.
     pub(super) made_by: Mutex<Option<MadeBy>>,
 }
 
@@ -112,9 +112,9 @@ pub(crate) trait Derivative: Send + Sync {
 /// The destination of a gradient.
 #[derive(Clone)]
 pub(crate) enum Edge {
-    /// To the operation that made the tensor, as the gradient of the output with this index.
+    /// The operation that made the tensor: this is the gradient of its output with this index.
     Node(Arc<Node>, usize),
-    /// Into the `grad` of a leaf.
+    /// The `grad` of a leaf.
     Leaf(Tensor),
 }
 
@@ -129,7 +129,7 @@ pub(crate) struct Node {
     /// The layer that recorded it; its derivative runs under the label `<layer> backward`.
     pub(crate) layer: LabelId,
     pub(crate) outputs: usize,
-    /// The stream that it was called on; its derivative runs on the same stream.
+    /// The stream on which it was called; its derivative runs on the same stream.
     pub(crate) stream: StreamId,
     pub(super) edges: SmallVec<[Option<Edge>; 3]>,
     /// The shape and dtype that the gradients of the inputs must have.
@@ -146,7 +146,7 @@ type GradHook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
 /// Called with a leaf.
 type LeafHook = Arc<dyn Fn(&Tensor) -> Result<()> + Send + Sync>;
 
-/// A hook, the output of an operation that it belongs to, and its number.
+/// A hook, the operation's output to which it belongs, and its number.
 pub(super) struct Entry {
     pub(super) number: u64,
     pub(super) output: usize,
@@ -165,7 +165,7 @@ pub(super) enum Hook {
 #[derive(Default)]
 pub(crate) struct Hooks(pub(super) Mutex<Vec<Entry>>);
 
-/// Whether any tensor ever got a hook: if none did, a backward pass need not look for them.
+/// Whether any tensor ever had a hook; if not, a backward pass need not look for them.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn any_hooks() -> bool {

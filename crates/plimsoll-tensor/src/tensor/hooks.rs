@@ -101,7 +101,7 @@ impl Tensor {
     /// gradient. Like `Tensor.register_hook`.
     ///
     /// # Errors
-    /// A tensor that requires no gradient.
+    /// If a tensor requires no gradient.
     pub fn register_hook(
         &self,
         hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static,
@@ -114,7 +114,7 @@ impl Tensor {
     /// the gradient before the next one is computed. Like `Tensor.register_post_accumulate_grad_hook`.
     ///
     /// # Errors
-    /// A tensor that is not a leaf, or requires no gradient.
+    /// If the tensor is not a leaf, or requires no gradient.
     pub fn register_post_accumulate_grad_hook(
         &self,
         hook: impl Fn(&Tensor) -> Result<()> + Send + Sync + 'static,
@@ -134,7 +134,7 @@ impl Tensor {
     /// call changes nothing. Like `Tensor.retain_grad`.
     ///
     /// # Errors
-    /// A tensor that requires no gradient.
+    /// If a tensor requires no gradient.
     pub fn retain_grad(&self) -> Result<()> {
         if self.is_leaf() && self.requires_grad() {
             return Ok(());

@@ -81,7 +81,7 @@ impl Tensor {
     }
 
     /// # Errors
-    /// A change in place of this tensor by `op` cannot be recorded.
+    /// If `op` cannot record a change of this tensor in place.
     pub(crate) fn may_record_change(&self, op: &'static str) -> Result<()> {
         let refused = |message| Err(Error::autograd(op, message));
         match self.0.lineage.get() {
@@ -210,7 +210,7 @@ impl Derivative for AsStrided {
 /// The gradient of a tensor laid out like `base`, from the gradient of a view of it: zero outside the view.
 ///
 /// # Errors
-/// A view that repeats elements in another way than `expand` does; out of memory.
+/// If the view repeats elements in a way other than `expand`, or memory runs out.
 pub(crate) fn gradient_of_base(grad: &Tensor, base: &Layout, view: &Layout) -> Result<Tensor> {
     let repeated = |d: &usize| view.shape()[*d] > 1 && view.strides()[*d] == 0;
     let repeated: Vec<usize> = (0..view.rank()).filter(repeated).collect();

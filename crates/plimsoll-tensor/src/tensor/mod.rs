@@ -2,8 +2,9 @@
 //!
 //! A [`Tensor`] is a handle: cloning it copies no values, views share storage, and the last handle frees the bytes. This file
 //! has the tensor's properties, `graph.rs` the types of the graph, `node.rs` the methods of [`Node`] (a recorded operation),
-//! `hooks.rs` those of hooks, and `freed.rs` a hook for the end of a tensor's memory. `ops/` makes tensors, reads them and computes with them, `dispatch/` links them into the
-//! graph, and `autograd/` has the backward pass.
+//! `hooks.rs` the methods for hooks, and `freed.rs` a hook that runs when a tensor's memory is freed. `ops/` makes
+//! tensors, reads them and computes with them, `dispatch/` links them into the graph, and `autograd/` has the backward
+//! pass.
 
 mod freed;
 mod graph;
@@ -77,12 +78,12 @@ impl Tensor {
         self.data().layout.shape()
     }
 
-    /// Distance in the storage between neighbours along each dimension, in elements.
+    /// The distance in the storage between neighbours along each dimension, in elements.
     pub fn strides(&self) -> &[usize] {
         self.data().layout.strides()
     }
 
-    /// Number of dimensions. Like `Tensor.dim`.
+    /// The number of dimensions. Like `Tensor.dim`.
     pub fn rank(&self) -> usize {
         self.shape().len()
     }
@@ -107,11 +108,11 @@ impl Tensor {
         self.data().layout.is_contiguous()
     }
 
-    /// Sets whether a leaf requires a gradient. Returns another handle of the tensor. Like `Tensor.requires_grad_`.
+    /// Sets whether a leaf requires a gradient. Returns another handle to the tensor. Like `Tensor.requires_grad_`.
     ///
     /// # Errors
-    /// A tensor that an operation made (it requires a gradient if its inputs do; `detach` it first); a dtype that cannot have a
-    /// gradient; outside [`inference_mode`](crate::inference_mode), a tensor that was made in it.
+    /// If an operation made the tensor (it requires a gradient if its inputs do; `detach` it first), the dtype cannot
+    /// have a gradient, or the tensor was made in [`inference_mode`](crate::inference_mode) and is used outside it.
     pub fn requires_grad_(&self, requires_grad: bool) -> Result<Tensor> {
         if !self.is_leaf() {
             return Err(Error::autograd(
@@ -168,7 +169,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A gradient whose shape, dtype or device differs from this tensor's. The old gradient is then kept.
+    /// If the gradient's shape, dtype or device differs from this tensor's. The old gradient is then kept.
     pub fn set_grad(&self, grad: impl Into<Option<Tensor>>) -> Result<()> {
         const NAME: &str = "set_grad";
         let Some(grad) = grad.into() else {
@@ -201,7 +202,7 @@ impl Tensor {
 
     pub(crate) fn put_grad(&self, grad: Option<Tensor>) {
         let old = std::mem::replace(&mut *self.0.grad.lock().unwrap_or_else(PoisonError::into_inner), grad);
-        drop(old); // after the lock: freeing may take the allocator's
+        drop(old); // outside the lock: freeing may take the allocator's lock
     }
 
     /// Records that another tensor has replaced this leaf in its module, so that code that still updates this one can report
@@ -230,7 +231,7 @@ impl Tensor {
     /// Shares the hooks of `replaced`, the leaf that this one replaces.
     pub(crate) fn share_hooks_of(&self, replaced: &Tensor) {
         if let Some(hooks) = replaced.0.hooks.get() {
-            // A leaf that was just made has no hooks.
+            // A newly created leaf has no hooks.
             let _ = self.0.hooks.set(hooks.clone());
         }
     }
@@ -247,11 +248,11 @@ impl Tensor {
 
     /// Tells the allocator that work on `stream` uses these bytes, in addition to the stream that they were allocated for.
     /// After the last handle is dropped, the memory is not reused until the work queued on `stream` by then is done. Operations
-    /// call this themselves. Call it for other uses, or on a synchronous device, to make its allocator behave like a GPU's.
-    /// Like `Tensor.record_stream`.
+    /// call this themselves. Call it yourself for other uses, or on a synchronous device to make its allocator behave
+    /// like a GPU's. Like `Tensor.record_stream`.
     ///
     /// # Errors
-    /// A stream of another device.
+    /// If the stream belongs to another device.
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
         if stream.device() != self.device() {
             return Err(Error::Device {
@@ -279,7 +280,8 @@ impl Tensor {
         label::text(self.label_id())
     }
 
-    /// The number of in-place changes of the bytes so far, by any tensor that shares them. As `torch.Tensor._version`.
+    /// The number of in-place changes to the bytes so far, by any tensor that shares them. Like
+    /// `torch.Tensor._version`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -297,7 +299,7 @@ impl Tensor {
         self.data().storage.tag().label
     }
 
-    /// A tensor with these values that the graph sees as an output of a node.
+    /// A tensor with these values that is an output of a node in the graph.
     pub(crate) fn relinked(data: Data, edge: &Edge) -> Tensor {
         match edge {
             Edge::Node(node, output) => Tensor::linked(data, Some((node.clone(), *output))),
@@ -309,8 +311,8 @@ impl Tensor {
         WeakTensor(Arc::downgrade(&self.0))
     }
 
-    /// A number that differs between tensors that are alive at the same time, and is equal for handles of one tensor. As
-    /// Python's `id`.
+    /// A number that differs between tensors that are alive at the same time, and is equal for handles to the same
+    /// tensor. Like Python's `id`.
     pub fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -332,7 +334,7 @@ impl Tensor {
         }
     }
 
-    /// The edge that this tensor's gradient takes: to the operation that made it, or into the leaf.
+    /// The edge along which this tensor's gradient flows: to the operation that made it, or into the leaf.
     pub(crate) fn edge(&self) -> Option<Edge> {
         match self.made_by() {
             Some((node, output)) => Some(Edge::Node(node, output)),
@@ -345,7 +347,7 @@ impl Tensor {
         Arc::strong_count(&self.0) == 1 && self.data().storage.is_unique()
     }
 
-    /// Whether both are handles of one tensor; equal values or shared storage are not enough.
+    /// Whether both are handles to the same tensor; equal values or shared storage are not enough.
     pub fn is_same(&self, other: &Tensor) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

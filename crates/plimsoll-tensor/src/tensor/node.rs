@@ -45,8 +45,8 @@ impl Node {
     ) -> Arc<Node> {
         static SEQUENCE: AtomicU64 = AtomicU64::new(0);
         let (mut edges, mut ins) = (SmallVec::new(), Sizes::new());
-        // This comes before the node takes its number, because an input that is a view of a changed tensor gets its new node
-        // here.
+        // This is done before the node gets its number, because an input that is a view of a changed tensor gets its
+        // new node here.
         fill(&mut edges, inputs.iter().map(|input| input.edge()));
         fill(&mut ins, inputs.iter().map(|input| (Dims::from_slice(input.shape()), input.dtype())));
         Arc::new(Node {

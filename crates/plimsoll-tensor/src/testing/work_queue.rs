@@ -18,7 +18,7 @@ pub(super) struct WorkQueue {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Work>,
-    /// Pieces added so far, of which `done` are finished.
+    /// The pieces added so far; `done` of them are finished.
     queued: u64,
     done: u64,
     closed: bool,
@@ -68,7 +68,7 @@ impl WorkQueue {
 
     fn run(&self) {
         while let Some(work) = self.next() {
-            work(); // without the lock, and dropped there with all that it holds
+            work(); // outside the lock; it is dropped there with everything that it owns
             self.lock().done += 1;
             self.changed.notify_all();
         }

@@ -50,7 +50,7 @@ impl std::error::Error for Unreadable {}
 /// The text of a file, plain or gzip.
 ///
 /// # Errors
-/// I/O errors, and text that is not UTF-8.
+/// I/O errors, or if the text is not UTF-8.
 pub fn read(path: &Path) -> io::Result<String> {
     let bytes = std::fs::read(path)?;
     let mut text = String::new();
@@ -65,7 +65,7 @@ pub fn read(path: &Path) -> io::Result<String> {
 /// Replays a recording of either kind, up to the first difference.
 ///
 /// # Errors
-/// Text that is not a recording, or a recording without rows.
+/// If the text is not a recording, or a recording without rows.
 pub fn compare(text: &str) -> Result<Report, Unreadable> {
     let report = if text.starts_with('{') {
         programs(text)?

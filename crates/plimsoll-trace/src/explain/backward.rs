@@ -1,13 +1,14 @@
-//! The forward line that a request of the backward pass belongs to: [`ForwardLines`].
+//! The forward line to which a request in the backward pass belongs: [`ForwardLines`].
 //!
 //! PyTorch runs the backward pass on a thread without Python. But the engine runs derivatives (backward functions) in
 //! the reverse order of their operators, and each derivative frees the tensors that its operator saved. So the saved
-//! blocks show how far the pass has come: the current operator is not after the operator of the oldest freed block, nor
-//! before the operator of the newest block that is still saved. Between these bounds there are two clues. A C++ frame
-//! names the derivative (`MmBackward0`): the nearest operator of that name is chosen. Without C++ frames, sizes are the
-//! clue: a gradient has the size of its tensor, and belongs to the operator after the one that made that tensor.
+//! blocks show how far the pass has come: the current operator is neither after the operator of the oldest freed block
+//! nor before the operator of the newest block that is still saved. Between these bounds there are two clues. A C++
+//! frame names the derivative (`MmBackward0`): the nearest operator with that name is chosen. Without C++ frames, sizes
+//! are the clue: a gradient has the size of its tensor, and belongs to the operator after the one that made that
+//! tensor.
 //!
-//! In anomaly mode PyTorch records the forward stack itself (`forward_frames`).
+//! In anomaly mode, PyTorch records the forward stack itself (`forward_frames`).
 //!
 //! `docs/measurements/explain.md` has the measured accuracy.
 
@@ -22,24 +23,24 @@ use super::passes::{Pass, PassKind, Passes};
 use crate::snapshot::{Action, EventIndex, LifeIndex, Snapshot, StackId};
 use crate::timeline::Life;
 
-/// The forward lines of requests of backward passes, by event.
+/// The forward lines of requests in backward passes, by event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForwardLines(BTreeMap<EventIndex, ForwardLine>);
 
 /// How many passes before a backward pass may have saved tensors for it. If two models are trained in alternation, a
 /// forward pass is two passes before its backward pass.
 const PASSES_BEFORE: usize = 6;
-/// The number of operators that are searched beyond the bounds and between them. In real recordings no derivative
-/// is farther away; without this limit, a forged file could have millions to search.
+/// The number of operators that are searched beyond the bounds and between them. In real recordings, no derivative is
+/// farther away; without this limit, a forged file could require searching millions.
 const BEYOND: usize = 4;
 const MOST_BETWEEN: usize = 1 << 10;
-/// The most requests that the derivative of one operator makes. If the order alone assigns more to one operator, the
-/// pass does not free memory operator by operator, as in compiled code, which is a single derivative.
+/// The most requests that the derivative of one operator makes. If the order alone would assign more to one operator,
+/// the pass does not free memory operator by operator. Compiled code, for example, is a single derivative.
 const MOST_OF_ONE: usize = 12;
 
 impl ForwardLines {
-    /// Finds the forward lines of those requests of a backward pass that have no line of Python. Other requests are
-    /// left out. Costs a walk over each backward pass with such a request, and over the passes before it.
+    /// Finds the forward lines of those requests in a backward pass that have no Python line. Other requests are left
+    /// out. This visits each backward pass that contains such a request, and the passes before it.
     pub(super) fn of(
         analysis: DeviceAnalysis<'_>,
         passes: &Passes,
@@ -83,12 +84,11 @@ struct Op {
     line: ForwardLine,
     bytes: u64,
     stack: Option<StackId>,
-    /// The next operator that reads this tensor, if there is one yet. Its derivative allocates a gradient of this
-    /// size.
+    /// The next operator that reads this tensor, if there is one yet. Its derivative allocates a gradient of this size.
     consumer: usize,
 }
 
-/// One backward pass, which visits the operators in reverse.
+/// One backward pass, which visits the operators in reverse order.
 struct Sweep<'a> {
     analysis: DeviceAnalysis<'a>,
     pass: Pass,
@@ -97,12 +97,12 @@ struct Sweep<'a> {
     frees: BTreeSet<(EventIndex, usize)>,
     /// The indices of operators whose saved blocks are not freed yet.
     saved: BTreeSet<usize>,
-    /// The derivatives of all operators after this index are done.
+    /// The derivatives of all operators after this index have run.
     highest: usize,
     /// The operator of the last request.
     at: usize,
     by: FoundBy,
-    /// The tensors from this index on have gradients.
+    /// The tensors from this index onward have gradients.
     derived: usize,
     /// The names of operators, by stack.
     names: BTreeMap<StackId, Vec<Name>>,
@@ -157,7 +157,8 @@ impl<'a> Sweep<'a> {
         let Some(frame) = origin.line.filter(|_| !is_workspace && !is_scratch) else { return };
         let place = self.ops.len();
         let bytes = asked(life);
-        // Further outputs of an operator, such as masks and statistics, have the operator's stack but other sizes.
+        // Additional outputs of an operator, such as masks and statistics, have the operator's stack but different
+        // sizes.
         let consumes = |op: &Op| op.stack != life.stack || op.bytes == bytes;
         for op in self.ops.iter_mut().rev().take(BEYOND).filter(|op| op.consumer == usize::MAX) {
             if consumes(op) {
@@ -166,7 +167,8 @@ impl<'a> Sweep<'a> {
         }
         let line = ForwardLine { frame, package_line: origin.package_line, by: FoundBy::Order };
         self.ops.push(Op { line, bytes, stack: life.stack, consumer: usize::MAX });
-        // A tensor that is freed after the last derivative was not saved for one: a scaled loss that no variable keeps, for example.
+        // A tensor that is freed after the last derivative was not saved for any, for example a scaled loss that no
+        // variable keeps.
         let derives = self.pass.first..=self.pass.last_request;
         if let Some(freed) = life.freed.filter(|freed| derives.contains(freed)) {
             self.frees.insert((freed, place));
@@ -180,7 +182,7 @@ impl<'a> Sweep<'a> {
         (self.highest, self.at, self.derived) = (last, last, self.ops.len());
     }
 
-    /// Follows the pass up to an event, and reports the line of each request that has no line itself.
+    /// Follows the pass up to an event, and reports the line of each request that has none of its own.
     fn run(&mut self, until: EventIndex, mut tell: impl FnMut(EventIndex, usize, ForwardLine)) {
         let analysis = self.analysis;
         let trace = analysis.snapshot.trace(analysis.timeline.device);
@@ -211,8 +213,8 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// The operator that a request of the backward pass belongs to; `None` if it is certainly none of the operators
-    /// found.
+    /// The operator to which a request in the backward pass belongs; `None` if it certainly belongs to none of the
+    /// operators that were found.
     fn place_of(&mut self, bytes: u64, stack: Option<StackId>, operator: Option<Name>) -> Option<usize> {
         let lowest = self.saved.last().copied().unwrap_or(0);
         let highest = self.at.min(self.highest).max(lowest);
@@ -231,7 +233,7 @@ impl<'a> Sweep<'a> {
             }
             self.by = FoundBy::Order;
         } else if self.analysis.origins.has_native() && stack.is_some_and(|stack| stack != StackId::EMPTY) {
-            // A sum over the broadcast dimensions of a gradient, or a gradient that is kept. The block belongs
+            // This is a sum over the broadcast dimensions of a gradient, or a gradient that is kept. The block belongs
             // to the derivative before it.
             return Some(highest);
         }
@@ -245,9 +247,9 @@ impl<'a> Sweep<'a> {
                 self.derived = tensor;
                 Some(self.ops[tensor].consumer)
             }
-            // The derivative has a name, but no operator near here has that name. It is the derivative of a view, which
-            // requests no memory. The operator that uses the view comes next, if there is a tensor that the view may be
-            // of.
+            // The derivative has a name, but no nearby operator has that name. So it is the derivative of a view, which
+            // requests no memory. The operator that uses the view comes next, if there is a tensor that the view may
+            // refer to.
             None if is_named => {
                 let near = self.ops[..=highest].iter().rev();
                 let is_viewed = near.clone().take(BEYOND + 1).any(|op| op.bytes >= bytes / 2)

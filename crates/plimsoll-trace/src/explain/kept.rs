@@ -1,10 +1,10 @@
-//! Finds what the program keeps in addition to its model: [`settle`]. These are inputs, results that a variable keeps,
+//! Finds out what the program keeps besides its model: [`settle`]. These are inputs, results that a variable keeps,
 //! copies of the parameters, and the weights of a program that only runs inference.
 //!
 //! It runs after all other inference (`purposes.rs`). It handles the blocks that are still unknown, and checks two
-//! guesses that a block's size can refute. An input is created or copied by the program itself: a line outside every
-//! module calls an operator that only makes a tensor. Any other block of the forward pass that is still live when the
-//! backward pass has ended is a result: the graph no longer keeps it, so a variable does.
+//! guesses that a block's size can refute. An input is created or copied by the program itself: a line outside all
+//! modules calls an operator that only creates a tensor. Any other block of the forward pass that is still live when
+//! the backward pass has ended is a result: the graph no longer keeps it, so a variable does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use super::surplus;
 use crate::snapshot::{EventIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
-/// Operators that make a tensor without computing one from others.
+/// Operators that create a tensor without computing it from others.
 const MAKES: [&str; 25] = [
     "_to_copy",
     "arange",
@@ -177,7 +177,7 @@ fn of_category<'a>(
     all.filter(move |(_, purpose)| purpose.category == Some(category)).map(|(life, _)| life)
 }
 
-/// A gradient has the size of a tensor that exists before the pass and after it. A block that is freed as the pass
+/// A gradient has the size of a tensor that exists both before and after the pass. A block that is freed as the pass
 /// ends, and has no such size, was a temporary of the pass's last operators.
 fn not_gradients(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     let spans = Spans::of(lives, purposes);
@@ -197,7 +197,8 @@ fn not_gradients(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     }
 }
 
-/// For each size, the births of its blocks in order, each with the latest free of all blocks born up to then.
+/// For each size, the events at which its blocks were allocated, in order, each with the latest free among all blocks
+/// allocated by then.
 struct Spans(BTreeMap<u64, Vec<Span>>);
 
 /// The first and the last event of a block; `None` means before the first or after the last event of the recording.
@@ -207,7 +208,7 @@ impl Spans {
     fn of(lives: &[Life], purposes: &[Purpose]) -> Self {
         const PASS_BY: [Category; 3] = [Category::Activation, Category::Temporary, Category::Workspace];
         let mut found: BTreeMap<u64, Vec<_>> = BTreeMap::new();
-        // If there are parameters, a batch of the same size does not make it likely that a block is a gradient.
+        // If there are parameters, a batch of the same size is no evidence that a block is a gradient.
         let has_parameters = of_category(lives, purposes, Category::Parameter).next().is_some();
         let is_kept = |life: &Life, purpose: &Purpose| match purpose.category {
             Some(category) => !PASS_BY.contains(&category),
@@ -224,7 +225,7 @@ impl Spans {
         Self(found)
     }
 
-    /// Whether a block of this size is born before one event, and freed after another or never.
+    /// Whether a block of this size is allocated before one event, and freed after another or never.
     fn has(&self, bytes: u64, before: EventIndex, after: EventIndex) -> bool {
         let Some(of_size) = self.0.get(&bytes) else { return false };
         let born = of_size.partition_point(|&(born, _)| born < Some(before));
@@ -274,7 +275,7 @@ mod tests {
         let spans = Spans::of(&timeline.lives, &vec![unknown; timeline.lives.len()]);
         let at = |nth| EventIndex::new(nth).expect("an index");
         assert!(spans.has(512, at(1), at(3)));
-        assert!(!spans.has(512, at(0), at(3))); // no block is born before
+        assert!(!spans.has(512, at(0), at(3))); // no block is allocated before that
         assert!(spans.has(1024, at(2), at(1)));
         assert!(!spans.has(1024, at(2), at(2)));
         assert!(!spans.has(2048, at(3), at(3)));

@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-/// The most entries in the series of all lines; an entry is 16 bytes.
+/// The maximum number of entries in the series of all lines; an entry is 16 bytes.
 const MOST_ENTRIES: usize = 1 << 21;
 
 /// One place and its live bytes.
@@ -115,7 +115,7 @@ impl Course {
 }
 
 impl Leaks {
-    /// Walks over the blocks once, and again over those that leaked in one step.
+    /// Visits the blocks once, and those that leaked in one step a second time.
     pub fn of(
         snapshot: &Snapshot,
         timeline: &Timeline,

@@ -17,7 +17,7 @@ pub struct Ledger {
     pub after: Option<EventIndex>,
     /// The device's memory outside the allocator.
     pub device: DeviceBytes,
-    /// Memory that the allocator holds from the device: the sum of the following fields, up to `cached`.
+    /// Memory that the allocator has from the device: the sum of the following fields, up to `cached`.
     pub reserved: u64,
     /// The requested bytes of live blocks.
     pub requested: u64,

@@ -1,7 +1,7 @@
 //! Finds what a program would have needed after the request that failed: [`still_needed`].
 //!
 //! Room for one request is not enough if more requests like it follow. An optimizer creates its state for one
-//! parameter after another, and each of a model's identical layers takes the same amount. `needed/layers.rs` handles
+//! parameter after another, and each of a model's identical layers needs the same amount. `needed/layers.rs` handles
 //! the layers.
 
 mod layers;

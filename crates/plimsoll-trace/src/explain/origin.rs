@@ -1,7 +1,7 @@
 //! Where a block was requested: the user's line, the operator, and what the program was doing. [`Origins`] has this for
 //! each stack.
 //!
-//! A stack begins with PyTorch's allocator and ends in the interpreter. Between them are hundreds of C++ frames, the
+//! A stack begins with PyTorch's allocator and ends in the interpreter. In between are hundreds of C++ frames, the
 //! library's Python frames and, somewhere, the line that the user wrote. The innermost such line is the origin.
 
 use super::forward_line::{ForwardLine, FoundBy};
@@ -27,15 +27,15 @@ pub struct Origin {
     pub custom: Option<TextId>,
 }
 
-/// A category that the user defines: all blocks with a matching frame.
+/// A user-defined category: all blocks with a matching frame.
 pub struct CustomCategory<'a> {
-    /// Its name, a text of the snapshot.
+    /// Its name, as a string in the snapshot.
     pub name: TextId,
     /// Whether a frame matches. Frames are written `FILE:LINE FUNCTION`.
     pub matches: &'a dyn Fn(&str) -> bool,
 }
 
-/// A part of a text in the snapshot, such as a name inside a C++ frame.
+/// Part of a string in the snapshot, such as a name inside a C++ frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     text: TextId,
@@ -49,7 +49,7 @@ impl Name {
         if name.starts_with("at::_ops::") { Self::between(id, name, "at::_ops::", "::") } else { None }
     }
 
-    /// The text between two parts of a text.
+    /// The text between two parts of a string.
     fn between(id: TextId, text: &str, before: &str, behind: &str) -> Option<Self> {
         let from = text.find(before)? + before.len();
         let to = from + text[from..].find(behind)?;
@@ -69,7 +69,7 @@ pub enum Activity {
     /// Unknown: there are no frames, or they show none of the activities below.
     #[default]
     Unknown,
-    /// Running Python or operators, outside all of the following activities.
+    /// Running Python or operators, outside all of the activities below.
     Forward,
     /// Building a module, or moving it to the device.
     Building,
@@ -91,7 +91,7 @@ pub enum Activity {
     Workspace,
 }
 
-/// The origin of every stack of a snapshot, by its id.
+/// The origin of every stack in a snapshot, by its id.
 #[derive(Debug, Clone)]
 pub struct Origins {
     of_stacks: Vec<Origin>,
@@ -121,7 +121,7 @@ impl Origins {
         Self { of_stacks, has_native, categories: Vec::new() }
     }
 
-    /// Sets the category of each stack: the first of these that matches one of its frames. Tests each frame once.
+    /// Sets the category of each stack to the first of these that matches one of its frames. Tests each frame once.
     #[must_use]
     pub fn with_categories(mut self, snapshot: &Snapshot, categories: &[CustomCategory<'_>]) -> Self {
         if categories.is_empty() {
@@ -149,13 +149,13 @@ impl Origins {
         &self.categories
     }
 
-    /// The category of this recording that corresponds to one of another recording with the same list of categories.
+    /// The category in this recording that corresponds to one in another recording with the same list of categories.
     pub(super) fn category_of(&self, other: &Self, name: TextId) -> Option<TextId> {
         let place = other.categories.iter().position(|&known| known == name)?;
         self.categories.get(place).copied()
     }
 
-    /// Whether any frame is not Python. Only then does the backward pass's thread have frames.
+    /// Whether there is any frame that is not Python. Only then does the backward pass's thread have frames.
     pub(super) fn has_native(&self) -> bool {
         self.has_native
     }
@@ -187,10 +187,10 @@ enum Mark {
     Package,
     /// A call of an operator.
     Operator(Name),
-    /// The computation of a derivative, by the node of this name if it has one.
+    /// The computation of a derivative, with the node's name if there is one.
     Derivative(Option<Name>),
-    /// Python code around operators, on any thread, including the backward pass's: PyTorch's own code, and that of
-    /// `predict`.
+    /// Python code around operators, on any thread, including the one of the backward pass: PyTorch's own code and
+    /// `predict`'s.
     Dispatch,
     /// Another frame that shows an activity.
     Native(Activity),
@@ -297,7 +297,7 @@ pub(crate) fn is_python(file: &str) -> bool {
     file.ends_with(".py") || file.ends_with(".py_") || file.starts_with('<') || file.contains("ipykernel")
 }
 
-/// Whether a file belongs to an installed package, the standard library, or PyTorch, wherever that is installed.
+/// Whether a file belongs to an installed package, the standard library, or PyTorch, wherever it is installed.
 pub(crate) fn is_library(file: &str) -> bool {
     const PARTS: [&str; 12] = [
         "/site-packages/",
@@ -383,7 +383,7 @@ fn library_mark(file: &str, name: &str) -> Mark {
     if is_layer(&file) { Mark::Layer(activity) } else { Mark::Library(activity) }
 }
 
-/// Whether a file of PyTorch has layers, optimizers or compiled code. The lines of other files show only that something
+/// Whether a PyTorch file contains layers, optimizers or compiled code. Lines in other files show only that something
 /// was called.
 fn is_layer(file: &str) -> bool {
     const CALLERS: [&str; 4] = [

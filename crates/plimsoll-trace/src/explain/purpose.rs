@@ -14,7 +14,7 @@ pub struct Purpose {
     pub why: Why,
 }
 
-/// The category that a block is shown in.
+/// The category in which a block is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ShownCategory {
     /// A built-in category; `None` if unknown.
@@ -73,9 +73,10 @@ pub enum Why {
     /// Created by the program outside every module and never freed, with a gradient of its size, in a program with an
     /// optimizer.
     HasGradient,
-    /// Allocated in a forward pass that no backward pass follows, and live together with others of the same stack.
+    /// Allocated in a forward pass that is not followed by a backward pass, and live at the same time as others with
+    /// the same stack.
     LiveTogether,
-    /// The recording ends after the optimizer step that allocated the block; other blocks of the same stack were
+    /// The recording ends after the optimizer step that allocated the block; other blocks with the same stack were
     /// freed before their step ended.
     OthersFreedSoon,
     /// Like `OthersFreedSoon`; in addition, this PyTorch optimizer creates its state elsewhere.
@@ -100,7 +101,7 @@ pub enum Why {
     OutlivesBackward,
     /// Kept like `OutlivesBackward`, but copied outside every module, and with the size of a parameter.
     SizeOfParameter,
-    /// Older than a recording of inference only, and live throughout.
+    /// Older than the recording, which contains only inference, and live throughout.
     HeldThroughout,
     /// The only block of its pass and stream with the size of a cuBLAS workspace. It is never freed, and no parameter
     /// has that size.

@@ -65,7 +65,7 @@ impl Purposes {
         Self(purposes)
     }
 
-    /// The category that a block is shown in, and how it is known. The user's own categories take precedence.
+    /// The category in which a block is shown, and how it is known. The user's own categories take precedence.
     pub fn shown(&self, index: LifeIndex, life: &Life, origins: &Origins) -> (ShownCategory, Why) {
         match origins.get(life.stack).custom {
             Some(name) => (ShownCategory::Custom(name), Why::Pattern),
@@ -91,7 +91,7 @@ fn recorded(snapshot: &Snapshot, id: crate::snapshot::CategoryId) -> Option<Cate
     Category::ALL.into_iter().find(plural)
 }
 
-/// The category that stack frames show, also for blocks from before the recording.
+/// The category that stack frames show, including for blocks from before the recording.
 fn from_frames(activity: Activity) -> Option<(Category, Why)> {
     let category = match activity {
         Activity::Workspace => Category::Workspace,

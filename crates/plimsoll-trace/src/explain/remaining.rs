@@ -1,7 +1,7 @@
 //! The memory that is still live when the recording ends, compared with the explained moment: [`Remaining`].
 //!
-//! A finished script should hold little memory. If memory remains, a variable, a cache or a module keeps it alive.
-//! The lines that allocated it show where to look.
+//! A finished script should keep little memory. If memory remains, a variable, a cache or a module keeps it alive. The
+//! lines that allocated it show where to look.
 
 use super::compare::{Amount, Change, ChangedLine, Comparison};
 use super::device::DeviceExplanation;

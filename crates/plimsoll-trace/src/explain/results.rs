@@ -1,5 +1,5 @@
-//! Finds results that a variable keeps, where no backward pass follows: [`settle`]. There, a forward pass frees every
-//! block: the results of a generation or an evaluation as well as the temporaries of an operator.
+//! Finds results that a variable keeps if no backward pass follows: [`settle`]. In that case, a forward pass frees
+//! every block, whether it is the result of a generation or an evaluation or an operator's temporary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use super::purpose::{Purpose, Why};
 use crate::snapshot::{EventIndex, StackId};
 use crate::timeline::Life;
 
-/// If this many blocks of the same stack are live at once, a variable keeps them, such as a list or a cache: a temporary is
-/// freed before its line is run that often again.
+/// If this many blocks of the same stack are live at once, a variable such as a list or a cache keeps them, because a
+/// temporary would be freed before its line runs that many more times.
 const TOGETHER: usize = 4;
 
 /// The live blocks of a stack.
 #[derive(Default)]
 struct Live {
-    /// Their ends, with their places in the list of blocks. Blocks that are never freed come last.
+    /// When they are freed, and their indices in the list of blocks. Blocks that are never freed come last.
     ends: BTreeSet<(bool, Option<EventIndex>, usize)>,
     /// Those that are not marked yet.
     new: Vec<usize>,

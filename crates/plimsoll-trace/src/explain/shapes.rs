@@ -1,11 +1,11 @@
 //! The shapes that a failed request may have had: [`Guess`]es from sizes in the same recording.
 //!
-//! A recording has bytes, not shapes. But a model's dimensions repeat: one-dimensional parameters have the width of the
+//! A recording has bytes, not shapes. But a model's dimensions recur: one-dimensional parameters have the width of the
 //! model, two-dimensional ones are products with it, and activations have a row for each token. If the bytes of a
-//! request are such a product, that product is the guess; outside the passes, a parameter's size is also a possible
-//! guess. If the recording shows no model, attention scores are tried: for queries of `[k, n, d]` they are `[k, n, n]`.
+//! request are such a product, that product is the guess; outside the passes, a parameter's shape is also a possible
+//! guess. If the recording shows no model, attention scores are tried: for queries `[k, n, d]`, they are `[k, n, n]`.
 //! If a vector of `n` numbers is live, a square `[n, n]` may come from broadcasting `[n, 1]` with `[n]`, as in a loss
-//! whose prediction and target differ in shape. For other sizes there is no guess.
+//! whose prediction and target differ in shape. For other sizes, there is no guess.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ pub enum Evidence {
     },
     /// Attention scores: in each head, every row of a sequence is compared with all rows of the same sequence.
     Attention {
-        /// The number of other sizes whose number of rows equals that of all sequences together.
+        /// The number of other sizes that have as many rows as all sequences together.
         sizes: usize,
     },
     /// The square of a vector's length: broadcasting `[n, 1]` with `[n]` gives `[n, n]`.
@@ -66,12 +66,13 @@ const MOST: usize = 2;
 const LEAST_BYTES: u64 = 1 << 20;
 /// At most this many of the latest blocks are used: about as many as one step allocates.
 const LAST: usize = 1 << 12;
-/// At most this many sizes of a step, and at most this many widths, are used. No model has more; a forged file may.
+/// At most this many sizes of a step, and at most this many widths, are used. No model has more, but a forged file
+/// may.
 const MOST_SIZES: usize = 1 << 10;
 const MOST_WIDTHS: usize = 1 << 7;
 /// Element sizes that models compute with, in bytes.
 const ELEMENTS: [u64; 2] = [4, 2];
-/// Usual widths of attention heads, the most common first.
+/// Common widths of attention heads, the most common first.
 const HEADS: [u64; 7] = [64, 128, 32, 80, 96, 256, 40];
 
 /// A request that failed, and the context for a guess.
@@ -81,7 +82,7 @@ pub(super) struct FailedRequest<'a> {
     pub(super) failure: Failure,
     /// The last event before its step, if steps are known.
     pub(super) step_began: Option<EventIndex>,
-    /// Whether a forward or backward pass made it.
+    /// Whether it was made in a forward or backward pass.
     pub(super) is_pass: bool,
 }
 
@@ -107,7 +108,7 @@ impl FailedRequest<'_> {
         if found.is_empty() {
             found = dims.products(block_bytes);
             found.extend(dims.attention(block_bytes).filter(|_| computes));
-            // A model's own widths can also make squares. Guesses from the model then come first.
+            // A model's own widths can also produce squares. In that case, guesses from the model come first.
             let square = self.broadcast(born, block_bytes).filter(|_| computes);
             let is_width = |guess: &Guess| guess.dims.iter().all(|length| dims.widths.contains(length));
             match square {
@@ -123,7 +124,7 @@ impl FailedRequest<'_> {
         found
     }
 
-    /// Whether the operator of the request, if its stack shows one, can make a square from vectors or rows: it
+    /// Whether the operator of the request, if its stack shows one, can produce a square from vectors or rows: it
     /// multiplies, adds, compares or normalises. An operator that joins, copies, looks up or creates tensors cannot.
     fn computes(&self) -> bool {
         const CANNOT: [&str; 20] = [
@@ -181,7 +182,7 @@ impl FailedRequest<'_> {
         made
     }
 
-    /// A guess that the request is the square of the length of a live vector.
+    /// The guess that the request is the square of a live vector's length.
     fn broadcast(&self, born: usize, block_bytes: u64) -> Option<Guess> {
         const KEPT: [Category; 4] =
             [Category::Parameter, Category::Gradient, Category::OptimizerState, Category::Workspace];
@@ -209,7 +210,7 @@ impl FailedRequest<'_> {
         })
     }
 
-    /// Guesses of attention scores: the square of a dimension of a recent, much smaller block.
+    /// Guesses for attention scores: the square of a dimension of a recent, much smaller block.
     fn scores(&self, born: usize, block_bytes: u64) -> Vec<Guess> {
         let lives = self.analysis.timeline.lives[..born].iter().enumerate().rev().take(16);
         let smaller = lives.filter(|(_, life)| asked(life) >= 1 << 16 && asked(life) <= block_bytes / 8);
@@ -235,11 +236,11 @@ impl FailedRequest<'_> {
 struct Dims {
     /// The model's width.
     wide: u64,
-    /// The element size of its parameters, bytes.
+    /// The element size of its parameters, in bytes.
     element_bytes: u64,
     /// The lengths of its one-dimensional parameters.
     widths: BTreeSet<u64>,
-    /// The numbers of rows of activations, each with the number of sizes that have it; the most frequent first.
+    /// The row counts of activations, each with the number of sizes that have it, the most frequent first.
     rows: Vec<(u64, usize)>,
 }
 
@@ -281,7 +282,7 @@ impl Dims {
         (self.wide > 0).then_some(guess)
     }
 
-    /// Rows times a width, or times a few widths.
+    /// Rows times a width, or times several widths.
     fn products(&self, block_bytes: u64) -> Vec<Guess> {
         let mut found = Vec::new();
         let elements = if self.element_bytes == 2 { [2, 4] } else { ELEMENTS };
@@ -303,7 +304,7 @@ impl Dims {
         found
     }
 
-    /// Attention scores: the square of the rows of a sequence, for each sequence and head.
+    /// Attention scores: for each sequence and head, the square of the number of rows.
     fn attention(&self, block_bytes: u64) -> Option<Guess> {
         let of = |(rows, sizes): (u64, usize), head: u64, element_bytes: u64| {
             let heads = self.wide.is_multiple_of(head).then_some(self.wide / head)?;
@@ -318,9 +319,9 @@ impl Dims {
     }
 }
 
-/// The numbers of rows of activations, sorted by the number of sizes that have them. A number of rows of 4-byte
-/// elements looks like twice as many rows of 2-byte elements; if both are equally frequent, the one with the
-/// parameters' element type comes first.
+/// The row counts of activations, sorted by the number of sizes that have them. Rows of 4-byte elements look like
+/// twice as many rows of 2-byte elements; if both are equally frequent, the one with the parameters' element type
+/// comes first.
 fn rows(widths: &BTreeSet<u64>, made: &BTreeSet<u64>, element_bytes: u64) -> Vec<(u64, usize)> {
     let mut rows: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for &bytes in made {
@@ -335,7 +336,7 @@ fn rows(widths: &BTreeSet<u64>, made: &BTreeSet<u64>, element_bytes: u64) -> Vec
     let mut rows: Vec<(u64, usize, bool)> = rows
         .into_iter()
         .map(|(rows, sizes)| {
-            // The token ids themselves, and sizes with one number for each token.
+            // The token ids themselves, and sizes with one number per token.
             let [is_token, is_figure] = [8, 4].map(|bytes| made.contains(&(bytes * rows)));
             (rows, sizes.len() + usize::from(is_token) + usize::from(is_token && is_figure), is_token)
         })

@@ -11,7 +11,7 @@ use super::sizes::size;
 use crate::snapshot::EventIndex;
 use crate::timeline::Life;
 
-/// The blocks of one size that one pass allocated and that may be gradients, by their places in the list of blocks.
+/// The blocks of one size that one pass allocated and that may be gradients, by their indices in the list of blocks.
 struct Group {
     pass: Pass,
     places: Vec<usize>,
@@ -34,12 +34,12 @@ fn groups(passes: &Passes, lives: &[Life], purposes: &[Purpose]) -> BTreeMap<u64
     found
 }
 
-/// As a pass ends, the temporaries of its last operators are freed first. So if blocks of one size are freed then, the last
-/// ones are gradients: as many as there are tensors of this size without a gradient.
+/// When a pass ends, the temporaries of its last operators are freed first. So if several blocks of one size are freed
+/// then, the last ones are gradients: as many as there are tensors of this size without a gradient.
 pub(super) fn settle(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     let tensors = Tensors::of(lives, purposes);
     for (bytes, of_size) in groups(passes, lives, purposes) {
-        // The ends of older gradients; `None` is never.
+        // When older gradients are freed; `None` means never.
         let mut older: Vec<Option<EventIndex>> = Vec::new();
         for Group { pass, mut places } in of_size {
             let count = tensors.live(bytes, pass.first);
@@ -61,8 +61,8 @@ pub(super) fn settle(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) 
     }
 }
 
-/// For each size, how many gradients a pass has beyond the known parameters of that size. Empty without an optimizer,
-/// because then no tensor is known to be a parameter.
+/// For each size, how many more gradients a pass has than there are known parameters of that size. Empty without an
+/// optimizer, because then no tensor is known to be a parameter.
 pub(super) fn missing(passes: &Passes, lives: &[Life], purposes: &[Purpose]) -> BTreeMap<u64, usize> {
     if !passes.iter().any(|pass| pass.kind == PassKind::Optimizer) {
         return BTreeMap::new();
@@ -80,8 +80,8 @@ pub(super) fn missing(passes: &Passes, lives: &[Life], purposes: &[Purpose]) -> 
         .collect()
 }
 
-/// For each size, when blocks that may have a gradient are born and freed, each in order. A block from before the
-/// recording is born at `None`.
+/// For each size, when blocks that may have a gradient are allocated and freed, each in order. For a block from before
+/// the recording, the first is `None`.
 struct Tensors(BTreeMap<u64, (Vec<Option<EventIndex>>, Vec<EventIndex>)>);
 
 impl Tensors {
@@ -137,7 +137,7 @@ mod tests {
         let of = |category, why| Purpose { category, why };
         let gradient = of(Some(Category::Gradient), Why::OutlivesPass);
         let mut purposes = vec![of(None, Why::Unknown), gradient, gradient];
-        // The tensor is born in the same pass here, so it is given the age of one from before the recording.
+        // Here the tensor is allocated in the same pass, so it is treated as if it were from before the recording.
         let mut lives = timeline.lives.clone();
         lives[0].born = None;
         settle(&passes, &lives, &mut purposes);

@@ -9,21 +9,21 @@ use super::passes::{PassKind, Passes};
 use crate::snapshot::{EventIndex, FrameId, Snapshot, StackId};
 use crate::timeline::{Life, Timeline};
 
-/// The minimum number of blocks, because a running layer also keeps a few.
+/// The minimum number of blocks, because a layer also keeps a few while it runs.
 const LEAST_BLOCKS: usize = 6;
 
-/// The blocks must hold at least one in this many of the bytes that the modules have allocated since the first of
-/// them.
+/// The blocks must contain at least one in this many of the bytes that the modules have allocated since the first
+/// block.
 const KEPT_PART: u64 = 3;
 
-/// The blocks must hold at least one in this many of the live bytes.
+/// The blocks must contain at least one in this many of the live bytes.
 const LEAST_PART: u64 = 5;
 
 /// Memory that forward passes keep although no backward pass follows: with `torch.no_grad()`, most of it would be
-/// freed at once. This is likely, not certain. It is reported under these conditions. The recording has no backward
-/// pass and no optimizer step. At its peak, much of the memory that the modules have allocated in the current forward
-/// pass is still live, and it is freed later, before any request fails. Without a graph, a layer's results are freed
-/// after the next layer has read them, and a cache of keys and values is small in comparison.
+/// freed at once. This is likely, but not certain. It is reported under the following conditions. The recording has
+/// no backward pass and no optimizer step. At its peak, much of the memory that the modules have allocated in the
+/// current forward pass is still live, and it is freed later, before any request fails. Without a graph, a layer's
+/// results are freed after the next layer has read them, and a cache of keys and values is small in comparison.
 ///
 /// ```
 /// use plimsoll_trace::explain::UnusedGraph;
@@ -73,7 +73,7 @@ fn total<'a>(lives: impl Iterator<Item = &'a Life>) -> u64 {
     lives.map(|life| life.bytes).fold(0, u64::saturating_add)
 }
 
-/// The program's line, outside of all modules, that calls the modules with the most bytes.
+/// The program's line, outside all modules, that calls the modules with the most bytes.
 fn caller(snapshot: &Snapshot, lives: &[&Life]) -> Option<FrameId> {
     let mut bytes: BTreeMap<FrameId, u64> = BTreeMap::new();
     for life in lives {

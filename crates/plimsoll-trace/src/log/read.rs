@@ -55,8 +55,8 @@ impl fmt::Display for End {
 /// Reads a log. Its snapshot has only the latest `most_entries` entries, but its state is derived from all entries.
 ///
 /// # Errors
-/// I/O errors, and files that are not a log of this version. A log that breaks off is not an error: [`End`] reports it,
-/// and so does `plimsoll_log` among the snapshot's settings.
+/// I/O errors, or if the files are not a log of this version. A log that breaks off is not an error: [`End`] reports
+/// it, and so does `plimsoll_log` among the snapshot's settings.
 pub fn read(mut input: impl Read, most_entries: usize) -> io::Result<Logged> {
     let mut head = [0; 12];
     input.read_exact(&mut head).map_err(|_| invalid("not a Plimsoll log: shorter than its header"))?;

@@ -25,7 +25,7 @@ fn of(line: &str) -> Absent {
     }
 }
 
-/// Words of PyTorch, NVIDIA and the kernel for other ends.
+/// Words that PyTorch, NVIDIA and the kernel use for other failures.
 const OTHERS: [(&str, Absent); 8] = [
     ("an illegal memory access was encountered", Absent::Illegal),
     ("CUDA error: misaligned address", Absent::Illegal),
@@ -37,7 +37,7 @@ const OTHERS: [(&str, Absent); 8] = [
     ("Watchdog caught collective operation timeout", Absent::Watchdog),
 ];
 
-/// PyTorch's words for shared memory that is used up, in the main process and in a DataLoader's worker.
+/// PyTorch's words for exhausted shared memory, in the main process and in a DataLoader's worker.
 const SHARED: [&str; 4] = [
     "is killed by signal: Bus error",
     "Unexpected bus error encountered in worker",

@@ -11,15 +11,15 @@ pub struct Shortage {
     /// Free memory that the request could have used if it were contiguous: the GPU's free memory, and the memory that
     /// the allocator caches.
     pub free_bytes: Option<u64>,
-    /// The possible error of the missing or spare bytes, because the message's figures have only two decimals. A cause
-    /// that rests on fewer bytes than this is uncertain.
+    /// The possible error in the missing or spare bytes, because the message's figures have only two decimals. A cause
+    /// based on fewer bytes than this is uncertain.
     pub rounding_bytes: u64,
     /// Whether other processes use at least as much memory as was missing.
     pub held_by_others: bool,
-    /// The bytes that the GPU lacked; `None` if it had enough, or if that is unknown.
+    /// How many bytes the GPU lacked; `None` if it had enough, or if that is unknown.
     pub device_short_bytes: Option<u64>,
-    /// The bytes that the process's limit lacked; `None` if it was high enough, or if there is none. If the GPU also
-    /// lacked memory, neither a higher limit nor a larger GPU is enough.
+    /// How many bytes the process's limit was too low; `None` if it was high enough, or if there is none. If the GPU
+    /// also lacked memory, neither a higher limit nor a larger GPU is enough.
     pub limit_short_bytes: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ impl OutOfMemory {
         self.free_bytes.zip(self.cached_bytes()).map(|(free, cached)| free + cached)
     }
 
-    /// The most that the device may have left, if the message does not say how much the allocator reserves.
+    /// The most memory that the device may have left, if the message does not say how much the allocator reserves.
     fn most_left_bytes(&self) -> Option<u64> {
         self.capacity_bytes
             .filter(|_| self.reserved_bytes.is_none())
@@ -116,7 +116,7 @@ mod tests {
             |mib: u64| Cause::Limit { short_bytes: mib << 20 },
             |mib: u64| Cause::Capacity { short_bytes: mib << 20 },
         );
-        // 60 GiB are 61,440 MiB.
+        // 60 GiB is 61,440 MiB.
         check(600, 61_940, limit(524), Some(424), Some(524));
         check(300, 61_940, capacity(724), Some(724), Some(524));
         check(2000, 61_940, limit(524), None, Some(524));

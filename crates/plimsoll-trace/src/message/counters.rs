@@ -17,10 +17,10 @@ pub struct Counter {
     pub peak_bytes: Option<u64>,
 }
 
-/// The counters in a text. A counter that the text does not have is `None`.
+/// The counters in a text. A counter that is not in the text is `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// The number of the GPU; only a table has this.
+    /// The GPU's number; only a table has this.
     pub device: Option<u32>,
     /// Memory in tensors.
     pub allocated: Counter,

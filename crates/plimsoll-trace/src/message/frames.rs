@@ -21,7 +21,7 @@ pub struct Traceback {
 }
 
 impl Frame {
-    /// Whether the line is in the user's code, not in Python's or a package's.
+    /// Whether the line is in the user's code, not in Python's own or a package's.
     pub fn is_own(&self) -> bool {
         let packages =
             ["site-packages", "dist-packages", "/lib/python3", "\\lib\\", "/torch/", "<frozen", "ipykernel/"];

@@ -12,11 +12,11 @@ use super::wording::OutOfMemory;
 use super::wrap;
 use crate::error::Absent;
 
-/// The most lines over which a message may be broken, for example by pasting.
+/// The maximum number of lines into which a message may be broken, for example by pasting.
 const MOST_LINES: usize = 12;
-/// The most messages that are kept.
+/// The maximum number of messages that are kept.
 const MOST_MESSAGES: usize = 256;
-/// The most messages that are read concurrently.
+/// The maximum number of messages that are read concurrently.
 const MOST_OPEN: usize = 64;
 
 /// One message, with its rank and traceback.
@@ -26,9 +26,9 @@ pub struct Failed {
     pub message: OutOfMemory,
     /// The rank, if the launcher names it.
     pub rank: Option<u32>,
-    /// The traceback; without frames if the text has none.
+    /// The traceback; it has no frames if the text has none.
     pub traceback: Traceback,
-    /// For a message without a traceback: the error with which the program ended later, so that memory did not end it.
+    /// For a message without a traceback: the error that ended the program later, so that memory was not the cause.
     pub ended_with: Option<Ended>,
 }
 
@@ -37,7 +37,7 @@ pub struct Failed {
 pub struct Log {
     /// The messages in the order of the text; at least one. If a process immediately repeats a message, it is listed once.
     pub failed: Vec<Failed>,
-    /// How many messages were left out because the text has very many: earlier messages of their process.
+    /// How many messages were left out because the text has too many: those are earlier messages of a process.
     pub left_out: usize,
 }
 
@@ -51,7 +51,7 @@ pub struct Process<'a> {
 
 impl<'a> Process<'a> {
     /// The message that ended the process, as far as the text shows: the last one. A message with neither figures nor a
-    /// traceback is skipped, because a program or a library printed it in addition.
+    /// traceback is skipped, because it was printed additionally by a program or a library.
     pub fn last(&self) -> Option<&'a Failed> {
         let says = |it: &&Failed| it.says() != (false, false);
         self.failed.iter().copied().rev().find(says).or(self.failed.last().copied())
@@ -117,8 +117,8 @@ impl Log {
         processes
     }
 
-    /// The process whose last message has the most information, preferably figures and a traceback. On a tie, the
-    /// first.
+    /// The process whose last message has the most information, preferably figures and a traceback. In a tie, the first
+    /// one counts.
     pub fn process(&self) -> Option<Process<'_>> {
         let says = |it: &Process<'_>| it.last().map(Failed::says);
         let processes = self.processes();
@@ -135,7 +135,7 @@ struct Reader {
     open: Vec<Open>,
     failed: Vec<Failed>,
     left_out: usize,
-    /// The previous line and its rank, if a message may begin at its end.
+    /// The previous line and its rank, if a message may begin at the end of that line.
     begun: Option<(Option<u32>, String)>,
 }
 
@@ -213,7 +213,7 @@ impl Reader {
             _ if self.failed.len() < MOST_MESSAGES => {
                 self.failed.push(Failed { message, rank, traceback, ended_with: None });
             }
-            // For each process, its last message counts.
+            // For each process, the last message counts.
             _ => {
                 self.left_out += 1;
                 if let Some(nth) = before {

@@ -2,7 +2,7 @@
 //! allocator's counters ([`Counters`]), or a trace of torch.profiler ([`Profile`]). [`read`] recognises which one a
 //! text is.
 //!
-//! A figure that a text does not have is `None`, and stays unknown in every result.
+//! A figure that is not in the text is `None`, and stays unknown in every result.
 //!
 //! | file | contents |
 //! |---|---|
@@ -44,21 +44,21 @@ pub use wording::{OutOfMemory, Source};
 
 use crate::error::Absent;
 
-/// The most bytes of a log that are read.
+/// The maximum number of bytes read from a log.
 const MOST_BYTES: u64 = 512 << 20;
-/// The number of bytes at the start in which counters are searched and a trace is recognised.
+/// How many bytes at the start are searched for counters and for the signs of a trace.
 const HEAD_BYTES: u64 = 1 << 20;
-/// The most bytes of UTF-16 that are read; they are decoded all at once.
+/// The maximum number of bytes of UTF-16 that are read; they are decoded all at once.
 const MOST_WIDE_BYTES: u64 = 64 << 20;
 
-/// A text that was recognised.
+/// A recognised text.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pasted {
-    /// A message, or a log with messages; at least one.
+    /// A message, or a log with at least one message.
     Log(Log),
     /// The allocator's counters.
     Counters(Counters),
-    /// Memory events of torch.profiler.
+    /// Memory events from torch.profiler.
     Profile(Profile),
 }
 
@@ -80,7 +80,7 @@ pub fn read(input: impl Read) -> io::Result<Option<Pasted>> {
     Ok(understood(input)?.ok())
 }
 
-/// Does the same as [`read`], but for an unrecognised text returns the signs that it contains.
+/// Does the same as [`read`], but for an unrecognised text, returns the signs that it contains.
 ///
 /// # Errors
 /// I/O errors.
@@ -136,7 +136,7 @@ pub(crate) fn is_prose(head: &[u8]) -> bool {
         (Some(b'['), second) => matches!(second, None | Some(b'{' | b'[' | b']')),
         _ => false,
     };
-    // Also allows the bell, backspace, form feed and escape characters, which logs of terminals contain.
+    // Also allows the bell, backspace, form feed and escape characters, which terminal logs contain.
     let is_text = |byte: &u8| !byte.is_ascii_control() || matches!(byte, 0x07..=0x0d | 0x1b);
     !is_json && head.iter().all(is_text)
 }

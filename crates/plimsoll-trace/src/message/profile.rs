@@ -10,9 +10,9 @@ use serde_json::Value;
 /// A summary of one device's memory events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProfiledDevice {
-    /// The name of the GPU, if the trace has it.
+    /// The name of the GPU, if it is in the trace.
     pub name: Option<String>,
-    /// The GPU's memory, if the trace has it.
+    /// The GPU's memory, if it is in the trace.
     pub capacity_bytes: Option<u64>,
     /// The number of memory events.
     pub events: u64,
@@ -24,7 +24,7 @@ pub struct ProfiledDevice {
     pub last_allocated_bytes: u64,
     /// The largest block that was allocated.
     pub largest_bytes: u64,
-    /// The failed requests: the bytes of the last one, and their number.
+    /// The failed requests: the size of the last one, and how many there were.
     pub failed: Option<(u64, u64)>,
 }
 
@@ -38,8 +38,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Reads the events of a trace; `None` if the text is not a trace. If the trace is cut off, reads the events before
-    /// the cut.
+    /// Reads the events of a trace; `None` if the text is not a trace. If the trace is truncated, reads the events
+    /// before the cut.
     pub(super) fn read(input: impl Read) -> Option<Profile> {
         let mut profile = Profile::default();
         let mut json = serde_json::Deserializer::from_reader(input);
@@ -130,7 +130,7 @@ impl<'de> Visitor<'de> for Top<'_> {
     }
 }
 
-/// Reads a list, with one entry in memory at a time.
+/// Reads a list, keeping one entry in memory at a time.
 struct Each<'a>(&'a mut Profile, fn(&mut Profile, &Value));
 
 impl<'de> DeserializeSeed<'de> for Each<'_> {

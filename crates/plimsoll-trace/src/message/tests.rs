@@ -1,5 +1,5 @@
-//! Tests of each wording that PyTorch has had since 1.0, in the places where users find them: logs of trainers
-//! and launchers, and notebooks.
+//! Tests of each wording that PyTorch has used since 1.0, in the places where users find them: logs of
+//! trainers and launchers, and notebooks.
 
 use super::*;
 use crate::failure::Cause;
@@ -22,7 +22,7 @@ fn one(text: &str) -> OutOfMemory {
     log.failed[0].message.clone()
 }
 
-/// A size with two decimals, as a message rounds it.
+/// A size with two decimals, as rounded in a message.
 fn gib(size: f64) -> Option<u64> {
     Some((size * GIB as f64).round() as u64)
 }
@@ -143,16 +143,16 @@ fn the_pool_of_cuda_malloc_async() {
         (gib(9.52), Some(2 * GIB), Some(10 * GIB), Some(12 * MIB))
     );
     assert_eq!((found.reserved_bytes, found.limit_bytes), (None, None));
-    // The pool may hold free memory: at most what is not allocated.
+    // The pool may contain free memory: at most what is not allocated.
     let left = 10 * GIB - gib(9.52).unwrap();
     assert_eq!(found.shortage().cause, Cause::Capacity { short_bytes: 2 * GIB - left });
     let limited = one(&format!("{text}10.00 GiB").replace("10.00 GiB\nFree", "24.00 GiB\nFree"));
     assert_eq!(limited.limit_bytes, Some(10 * GIB));
     assert_eq!(limited.shortage().cause, Cause::Limit { short_bytes: 2 * GIB - left });
-    // Others may hold the rest of the GPU, or the pool may be fragmented.
+    // Others may be using the rest of the GPU, or the pool may be fragmented.
     let unsure = one(&format!("{text}17179869184.00 GiB").replace("9.52", "5.00"));
     assert_eq!(unsure.shortage().cause, Cause::Unknown);
-    // ComfyUI prints the first words alone.
+    // ComfyUI prints only the first words.
     assert_eq!(one("torch.OutOfMemoryError: Allocation on device").shortage().cause, Cause::Unknown);
 }
 

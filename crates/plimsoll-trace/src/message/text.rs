@@ -4,13 +4,13 @@
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read};
 
-/// The most bytes of a line; a longer one is split.
+/// The maximum number of bytes in a line; longer lines are split.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// A launcher's prefix, which may include a time, ends within this many bytes.
 const MOST_PREFIX: usize = 80;
 
-/// Whether bytes begin like UTF-16, which PowerShell writes.
+/// Whether the bytes begin like UTF-16, which PowerShell writes.
 pub(super) fn is_wide(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff])
 }
@@ -61,7 +61,7 @@ fn without_codes(line: &str) -> Cow<'_, str> {
         if char != '\x1b' {
             out.push(char);
         } else if chars.next_if_eq(&'[').is_some() {
-            // Skip to the letter that ends the code.
+            // Skips to the letter that ends the code.
             for char in chars.by_ref() {
                 if ('@'..='~').contains(&char) {
                     break;
@@ -72,7 +72,7 @@ fn without_codes(line: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// If a line quotes several lines, as JSON and Python's `repr` do, returns these lines.
+/// If a line quotes several lines, as in JSON or Python's `repr`, returns these lines.
 fn unescaped(line: &str) -> Cow<'_, str> {
     let quotes = line.contains("\\n")
         && (line.contains("File ") || line.contains("emory") || line.contains("Traceback"));

@@ -3,12 +3,12 @@
 
 use super::frames::{Frame, Traceback, in_box};
 
-/// The most frames of a traceback; Python's own recursion ends at 1,000.
+/// The maximum number of frames in a traceback; Python's own recursion limit is 1,000.
 const MOST_FRAMES: usize = 4096;
-/// A message further below a truncated traceback does not belong to it. Counts only lines that are not
-/// indented.
+/// A message further below a truncated traceback than this does not belong to it. Only lines that are not indented
+/// count.
 const MOST_BETWEEN: usize = 12;
-/// A message further below the first line of another error is not part of that error.
+/// A message further below the first line of another error than this is not part of that error.
 const MOST_OF_ERROR: usize = 4;
 /// If more lines than this follow an error, it did not end the program.
 const MOST_BELOW: usize = 40;
@@ -16,7 +16,7 @@ const MOST_BELOW: usize = 40;
 /// The text that begins a traceback.
 const HEADER: &str = "Traceback (most recent call last)";
 
-/// The text that begins the traceback of a worker (DataParallel, DataLoader), within the one of its parent.
+/// The text that begins the traceback of a worker (DataParallel, DataLoader) inside its parent's.
 const ORIGINAL: &str = "Original Traceback (most recent call last)";
 
 /// The error that ended a program after it had caught the out-of-memory error.
@@ -54,7 +54,7 @@ pub(super) struct Tracing {
     lines_since: usize,
     /// The information in a line before the traceback.
     mark: Option<Mark>,
-    /// Whether the latest end was an out-of-memory error, or followed from one.
+    /// Whether the last traceback ended with an out-of-memory error, or with one that followed from it.
     is_of_memory: bool,
     /// The error that came after the last message.
     ended: Option<Ended>,
@@ -69,7 +69,7 @@ enum Kind {
 /// A line that Python writes before a traceback.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
-    /// The error was caused by the previous one, or raised while that was handled.
+    /// The error was caused by the previous one, or raised while that was being handled.
     Chained,
     /// The error did not end the program.
     Aside,
@@ -84,7 +84,7 @@ impl Tracing {
     /// Reads the next line, which is not part of a message. `frame` is the frame that it contains.
     pub(super) fn take(&mut self, line: &str, frame: Option<Frame>) {
         if line.contains(ORIGINAL) {
-            // The error of a worker, below the lines that waited for it.
+            // A worker's error, below the lines that were waiting for it.
             (self.end, self.lines_since, self.after_frame) = (None, 0, false);
         } else if let Some(at) = line.find(HEADER) {
             let ahead = &line[..at];
@@ -115,7 +115,7 @@ impl Tracing {
     fn take_other(&mut self, line: &str) {
         let bare = self.bare(line);
         if let Some(text) = in_box(line) {
-            // `❱  88 │   loss.backward()`, among the lines around it.
+            // `❱ 88 │ loss.backward()`, shown with the lines around it.
             let (frame, marked) = (self.traceback.frames.last_mut(), text.strip_prefix('❱'));
             if let Some((frame, (_, text))) = frame.zip(marked.and_then(|text| text.split_once('│'))) {
                 frame.source = text.trim().to_owned();
@@ -166,8 +166,7 @@ impl Tracing {
         if is_its { traceback } else { Traceback::default() }
     }
 
-    /// The traceback below the last message, if it belongs to the message: reports on the web have the message
-    /// on top.
+    /// The traceback below the last message, if it belongs to the message: reports on the web put the message first.
     pub(super) fn below(&mut self) -> Option<Traceback> {
         let is_its = self.end != Some(Kind::Other) && !self.traceback.frames.is_empty();
         is_its.then(|| std::mem::take(&mut self.traceback))
@@ -179,7 +178,7 @@ impl Tracing {
         self.ended.take().filter(|_| self.end.is_some() && self.lines_since <= MOST_BELOW)
     }
 
-    /// The exception, without its module, if this line is the first of an error.
+    /// The exception, without its module, if this line is the first line of an error.
     fn error<'a>(&self, line: &'a str) -> Option<&'a str> {
         let is_next = self.lines_since == 0;
         error(line, is_next).or_else(|| error(self.bare(line), is_next))
@@ -205,8 +204,8 @@ fn mark(line: &str) -> Option<Mark> {
 }
 
 /// The name in `KeyError: 'loss'`, `torch.OutOfMemoryError: …`, `KeyboardInterrupt`,
-/// `ray.exceptions.RayTaskError(OutOfMemoryError): …`. A name without a usual ending counts only in the line next to
-/// the traceback.
+/// `ray.exceptions.RayTaskError(OutOfMemoryError): …`. A name that lacks a usual ending counts only if it is in the
+/// line next to the traceback.
 fn error(line: &str, is_next: bool) -> Option<&str> {
     let is_part = |char: char| char.is_alphanumeric() || char == '_' || char == '.';
     let (path, rest) = line.split_at(line.find(|char| !is_part(char)).unwrap_or(line.len()));
@@ -238,11 +237,12 @@ const ENDS: [&str; 10] = [
     "Warning",
 ];
 
-/// Words of errors about memory.
+/// Words that occur in errors about memory.
 const MEMORY: [&str; 6] =
     ["OutOfMemory", "MemoryError", "out of memory", "Out of memory", "ALLOC_FAILED", "allocate memory"];
 
-/// Words of errors that report the end of another process: from launchers, pools, and ranks that lost one.
+/// Words that occur in errors reporting that another process ended: from launchers, pools, and ranks that lost a
+/// peer.
 const OF_OTHERS: [&str; 11] = [
     "BrokenProcessPool",
     "CalledProcessError",
@@ -364,8 +364,8 @@ mod tests {
             (ranked(&(caught.clone() + &key)), Some("KeyError")),
             (caught.clone() + &trace(3, "KeyboardInterrupt"), Some("KeyboardInterrupt")),
             (caught.clone() + &key + chained + &trace(5, "mine.LoaderError: x"), Some("LoaderError")),
-            // These errors do not count: chained to the one about memory, far above the end, of a thread, of a
-            // launcher, about memory.
+            // These errors do not count: one chained to the memory error, one far above the end, one from a thread,
+            // one from a launcher, and one about memory.
             (format!("RuntimeError: {MESSAGE}\n{chained}{key}"), None),
             (caught.clone() + &key + &"step\n".repeat(99), None),
             (caught.clone() + "Exception in thread Thread-3:\n" + &key, None),

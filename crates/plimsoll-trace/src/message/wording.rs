@@ -9,7 +9,7 @@ use super::text::number;
 /// The allocator or library that ran out of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// PyTorch's allocator of a GPU (CUDA, HIP, XPU).
+    /// PyTorch's allocator for a GPU (CUDA, HIP, XPU).
     Allocator,
     /// PyTorch's allocator on Apple's GPUs.
     Metal,
@@ -69,7 +69,7 @@ impl OutOfMemory {
         }
     }
 
-    /// The position in this line where a message begins, if one does, and its source.
+    /// The position at which a message begins in this line, if one does, and its source.
     pub(super) fn begins(line: &str) -> Option<(usize, Source, &'static str)> {
         STARTS.iter().find_map(|&(words, source, name)| line.find(words).map(|at| (at, source, name)))
     }
@@ -126,7 +126,7 @@ impl OutOfMemory {
         self.requested_bytes = after(text, "Requested : ");
         self.capacity_bytes = after(text, "Device limit : ");
         self.free_bytes = after(text, "Free (according to CUDA): ");
-        // Without a limit, the message has the largest number.
+        // If there is no limit, the message has the largest number.
         self.limit_bytes = after(text, "memory fraction) : ").filter(|limit| *limit < NO_LIMIT);
     }
 
@@ -139,8 +139,8 @@ impl OutOfMemory {
             self.allocated_bytes.zip(after(text, "other allocations: ")).map(|(own, other)| own + other);
     }
 
-    /// Whether this message has no more information than an earlier one: it is a copy by a logger or launcher, perhaps
-    /// shortened.
+    /// Whether this message has no more information than an earlier one: it is a copy from a logger or launcher,
+    /// perhaps shortened.
     pub(super) fn repeats(&self, earlier: &OutOfMemory) -> bool {
         let figures = |it: &OutOfMemory| {
             [
@@ -176,10 +176,10 @@ impl OutOfMemory {
     }
 }
 
-/// The beginning of a message of `backend:cudaMallocAsync`.
+/// The beginning of a message from `backend:cudaMallocAsync`.
 const OF_A_POOL: &str = "Allocation on device";
 
-/// A limit of this many bytes is none.
+/// A limit of this many bytes means no limit.
 const NO_LIMIT: u64 = 1 << 50;
 
 /// The beginnings of messages; the first entry that a line contains counts.
@@ -222,7 +222,7 @@ fn before(text: &str, words: &str) -> Option<u64> {
     leading(&format!("{whole}{point}{number} {unit}")).map(|(bytes, _)| bytes)
 }
 
-/// The digits at the end of a text, with a point or commas among them.
+/// The digits at the end of a text, which may include a point or commas.
 fn last_number(text: &str) -> &str {
     let is_part = |char: char| char.is_ascii_digit() || char == '.' || char == ',';
     text[text.trim_end_matches(is_part).len()..].trim_start_matches(',')

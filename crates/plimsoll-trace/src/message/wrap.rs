@@ -1,4 +1,5 @@
-//! Joins the lines of a message that a terminal or a window broke at a column, even in the middle of a number or a word.
+//! Joins the lines of a message that a terminal or a window wrapped at a column, even in the middle of a number or a
+//! word.
 
 use super::wording::OutOfMemory;
 
@@ -13,7 +14,7 @@ pub(super) fn join(text: &mut String, line: &str) {
     text.push_str(line.trim_start());
 }
 
-/// Whether a message may begin at the end of a line, which was broken before the message can be recognised.
+/// Whether a message may begin at the end of a line that was wrapped before the message could be recognised.
 pub(super) fn is_start(line: &str) -> bool {
     let line = line.trim_end();
     let end = &line[line.floor_char_boundary(line.len().saturating_sub(MOST_START))..];
@@ -31,7 +32,7 @@ const MAKERS: [&str; 3] = ["CUDA", "HIP", "XPU"];
 /// The length of `CUDA out of memory`.
 const MOST_START: usize = 18;
 
-/// Whether the last word of a line and the first word of the next are parts of one word.
+/// Whether the last word of a line and the first word of the next are parts of the same word.
 fn is_cut(ends: &str, line: &str) -> bool {
     let mut words = line.split_whitespace();
     let Some(begins) = words.next() else { return false };
@@ -59,7 +60,7 @@ fn bare(word: &str) -> &str {
 /// The units of the numbers in a message, and the word after a process's number.
 const UNITS: [&str; 9] = ["bytes", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "has"];
 
-/// The words that mark the values of a message.
+/// The words that mark the values in a message.
 const WORDS: [&str; 42] = [
     "CUDA",
     "GPU",

@@ -3,8 +3,8 @@
 
 use std::io;
 
-/// Makes the values of a pickle. It rejects what it does not know: in Python, the operations behind [`Self::global`],
-/// [`Self::persistent`], [`Self::reduce`] and [`Self::build`] can run code.
+/// Constructs the values of a pickle. It rejects anything that it does not know: in Python, the operations behind
+/// [`Self::global`], [`Self::persistent`], [`Self::reduce`] and [`Self::build`] can run code.
 ///
 /// ```
 /// use std::io::Error;
@@ -42,16 +42,16 @@ pub trait Builder {
     /// Why a pickle is rejected.
     type Error: From<Malformed>;
 
-    /// The longest text accepted.
+    /// The longest string that is accepted.
     const LONGEST_TEXT_BYTES: u64 = u64::MAX;
 
     /// Makes a scalar.
     fn scalar(&mut self, scalar: Scalar) -> Self::Value;
 
-    /// Makes a text from its bytes.
+    /// Makes a string from its bytes.
     ///
     /// # Errors
-    /// If the text is not accepted.
+    /// If the string is not accepted.
     fn text(&mut self, bytes: &[u8]) -> Result<Self::Value, Self::Error>;
 
     /// Makes a tuple of these items.
@@ -78,7 +78,7 @@ pub trait Builder {
     /// If the value is not a dictionary, or the items are not accepted.
     fn set(&mut self, dict: Self::Value, items: &[Self::Value]) -> Result<Self::Value, Self::Error>;
 
-    /// The value's text, if it is a text.
+    /// The value's text, if it is a string.
     fn text_of(&self, value: Self::Value) -> Option<String>;
 
     /// Returns a Python object by its module and name.
@@ -87,7 +87,7 @@ pub trait Builder {
     /// If the object is not known.
     fn global(&mut self, module: &str, name: &str) -> Result<Self::Value, Self::Error>;
 
-    /// Returns an object outside the pickle, by its id. By default none is known.
+    /// Returns an object outside the pickle, by its id. By default, none is known.
     ///
     /// # Errors
     /// If the id is not known.
@@ -95,7 +95,7 @@ pub trait Builder {
         Err(Malformed::Opcode(super::opcode::BINPERSID).into())
     }
 
-    /// Returns the result of a function with these arguments. By default none is known.
+    /// Returns the result of a function with these arguments. By default, no function is known.
     ///
     /// # Errors
     /// If the function or the arguments are not known.
@@ -107,7 +107,7 @@ pub trait Builder {
         Err(Malformed::Opcode(super::opcode::REDUCE).into())
     }
 
-    /// Sets an object's attributes. By default no object can have any.
+    /// Sets an object's attributes. By default, no object can have any.
     ///
     /// # Errors
     /// If the object cannot have attributes.
@@ -125,7 +125,7 @@ pub trait Builder {
         value
     }
 
-    /// Reports that this many values were pushed onto the stack, for a builder that limits them.
+    /// Reports how many values were pushed onto the stack, for a builder that limits their number.
     ///
     /// # Errors
     /// If there are more than are accepted.
@@ -133,7 +133,7 @@ pub trait Builder {
         Ok(())
     }
 
-    /// Reports the machine's own memory from time to time, for a builder that limits it.
+    /// Reports the machine's own memory use from time to time, for a builder that limits it.
     ///
     /// # Errors
     /// If it is more than is accepted.
@@ -189,9 +189,9 @@ pub enum Malformed {
     Opcode(u8),
     /// An operation that pops from an empty stack, or reads a memo entry that was never written.
     Broken(&'static str),
-    /// A text longer than [`Builder::LONGEST_TEXT_BYTES`].
+    /// A string longer than [`Builder::LONGEST_TEXT_BYTES`].
     LongText {
-        /// The most bytes that are accepted.
+        /// The maximum number of bytes that are accepted.
         most: u64,
     },
 }

@@ -6,13 +6,13 @@ use super::builder::{Builder, Malformed, Scalar, Slot};
 use super::opcode as op;
 use super::source::Source;
 
-/// The machine reports its memory to the builder each time it has read this many bytes.
+/// The machine reports its memory use to the builder each time it has read this many bytes.
 const ACCOUNT_BYTES: u64 = 1 << 20;
 
 /// Reads a pickle to its end. Returns the offset after it, and its outermost value.
 ///
 /// # Errors
-/// If the bytes are not a pickle, or the builder rejects a value; each with the offset.
+/// If the bytes are not a pickle, or the builder rejects a value; in both cases, the error has the offset.
 pub fn read<B: Builder>(input: impl Read, builder: &mut B) -> Result<(u64, B::Value), (u64, B::Error)> {
     let source = Source::new(input);
     Machine { source, builder, stack: Vec::new(), marks: Vec::new(), memo: Vec::new() }.run()
@@ -264,7 +264,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         self.push(value)
     }
 
-    /// Reads a run of `GET`s. Stacks are written this way, so these are nine tenths of a file's operations.
+    /// Reads a run of `GET`s. Stacks are written this way, so these make up nine tenths of a file's operations.
     fn gets(&mut self) -> Result<(), B::Error> {
         let Self { source, memo, stack, .. } = self;
         let (window, before) = (source.window(), stack.len());
@@ -367,7 +367,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         mark.checked_sub(1).and_then(|below| self.stack.get(below)).copied().ok_or_else(empty_stack)
     }
 
-    /// Updates the stack and the memo after the container below `mark` got this value.
+    /// Updates the stack and the memo after the container below `mark` has received this value.
     fn became(&mut self, mark: usize, container: B::Value) {
         self.stack.truncate(mark);
         let below = &mut self.stack[mark - 1];

@@ -215,7 +215,7 @@ impl Total {
 }
 
 impl<'a, K> Listed<'a, K> {
-    /// Lists at most `most` rows, without those that did not change.
+    /// Lists at most `most` rows, omitting those that did not change.
     pub fn of(rows: &'a [Change<K>], most: usize) -> Self {
         let (first, behind) = rows.split_at(rows.len().min(most));
         let (listed, quiet): (Vec<_>, Vec<_>) = first.iter().partition(|row| row.bytes() != 0);

@@ -26,7 +26,7 @@ pub struct RankTable<'a> {
     pub unused: &'a [Unused],
 }
 
-/// A file that is not used, because its rank has another one.
+/// A file that is not used, because its rank has another file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unused {
     /// The rank's name.

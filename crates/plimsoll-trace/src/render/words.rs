@@ -10,7 +10,7 @@ use crate::whatif::{Advice, Row, WhatIf};
 /// The text shown in place of a line: the block has no stack, or its stack has no line of Python.
 pub const NO_LINE: &str = "no line of Python";
 
-/// A text from a file, as one line without control characters.
+/// Text from a file, as one line without control characters.
 pub fn plain(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) {
         Cow::Owned(text.replace(char::is_control, " "))
@@ -29,7 +29,7 @@ pub(super) fn plural<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
     if count == 1 { one } else { many }
 }
 
-/// The first few names, and the number of the others.
+/// The first few names, and how many others there are.
 pub(super) fn few(names: &[&str]) -> String {
     const FEW: usize = 4;
     let (first, more) = names.split_at(names.len().min(FEW));
@@ -37,7 +37,7 @@ pub(super) fn few(names: &[&str]) -> String {
     format!("{}{more}", first.join(", "))
 }
 
-/// The change of a size, with its sign. `size` formats a number of bytes.
+/// The change in a size, with its sign. `size` formats a number of bytes.
 pub fn change(bytes: i128, size: impl Fn(u64) -> String) -> String {
     let sign = match bytes {
         0 => "",
@@ -50,7 +50,7 @@ pub fn change(bytes: i128, size: impl Fn(u64) -> String) -> String {
 /// The text for a device without events.
 pub(super) const NO_EVENTS: &str = "no events were recorded";
 
-/// Whether the file has events of a device. Without events, only the moment of the snapshot is known.
+/// Whether the file has events for a device. Without events, only the moment of the snapshot is known.
 pub fn has_events(device: &DeviceExplanation) -> bool {
     device.timeline.quality.events > 0
 }
@@ -72,7 +72,7 @@ pub(super) fn leak(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> 
         .then(|| format!("{} ({})", rate(&whole.growth, size), whole.confidence))
 }
 
-/// The bytes that remain per step, and the number of steps in which they do.
+/// The bytes that remain per step, and the number of steps in which bytes remain.
 pub fn rate(growth: &Growth, size: impl Fn(u64) -> String) -> String {
     let Growth { usual_bytes, grew, steps, every, .. } = *growth;
     let bytes = size(usual_bytes);
@@ -188,7 +188,7 @@ pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> 
         .collect()
 }
 
-/// A note about the information on a leak that a snapshot lacks.
+/// A note about which information on a leak a snapshot lacks.
 pub const NO_HOLDER: &str = "these lines allocated the blocks; a snapshot does not record what keeps them alive: plimsoll predict and run name it";
 
 /// The explained moment, as text after "live".
@@ -225,8 +225,8 @@ pub fn short(path: &str) -> String {
     }
 }
 
-/// The place in a row of the table by line: the user's line and the library line that it called, or the available
-/// information if there is no line.
+/// How a row of the table by line names its place: the user's line and the library line that it called, or whatever is
+/// known if there is no line.
 pub fn asker(snapshot: &Snapshot, key: Line) -> String {
     match key.frame {
         Some(frame) => with_library(snapshot, frame, key.package_line),
@@ -234,7 +234,7 @@ pub fn asker(snapshot: &Snapshot, key: Line) -> String {
     }
 }
 
-/// The text for a block without a line of Python: `backward of model.py:41 forward (likely), MmBackward0`.
+/// The text for a block without a Python line: `backward of model.py:41 forward (likely), MmBackward0`.
 pub fn backward(snapshot: &Snapshot, block: BackwardBlock) -> String {
     let operator = block.operator.map_or_else(String::new, |name| format!(", {}", plain(name.of(snapshot))));
     match block.forward {
@@ -287,7 +287,8 @@ pub fn leaking_place(snapshot: &Snapshot, line: &leaks::Line) -> String {
     }
 }
 
-/// The memory that forward passes keep for a backward pass that never comes, and the remedy; `None` if there is none.
+/// The memory that forward passes keep for a backward pass that never comes, and the remedy; `None` if there is no
+/// such memory.
 pub fn unused_graph(
     snapshot: &Snapshot,
     device: &DeviceExplanation,
@@ -379,7 +380,8 @@ pub fn packed_policy(what_if: &WhatIf) -> String {
     }
 }
 
-/// How close the simulation of the recorded settings comes to the recording. The other rows are about as accurate.
+/// How close the simulation of the recorded settings comes to the recording. The other rows are about equally
+/// accurate.
 pub fn baseline(what_if: &WhatIf) -> String {
     let (recorded, Some(simulated)) = (&what_if.recorded, what_if.rows.first()) else { return String::new() };
     let (was, is) = (recorded.peak_reserved_bytes, simulated.outcome.peak_reserved_bytes);

@@ -3,7 +3,7 @@
 use super::{EventIndex, MemoryMap, Timeline};
 use crate::snapshot::{Action, Event};
 
-/// Bytes at one moment. Files may hold any number, so sums saturate.
+/// Bytes at one moment. Files may contain any number, so sums saturate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Level {
     /// In live blocks. In PyTorch: `memory_allocated`.

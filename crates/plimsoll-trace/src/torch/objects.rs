@@ -23,7 +23,7 @@ use crate::snapshot::{
 pub(crate) struct Objects {
     /// The limit on the memory for reading.
     grant: Grant,
-    /// The snapshot being built: texts, stacks, pools and facts.
+    /// The snapshot being built: strings, stacks, pools and facts.
     pub(super) snapshot: Snapshot,
     pub(super) segments: Vec<Segment>,
     pub(super) blocks: Vec<Block>,
@@ -40,7 +40,7 @@ pub(crate) struct Objects {
     pub(super) first_action: TextId,
     /// The categories that events name, with the indices assigned so far.
     pub(super) named_categories: HashMap<TextId, CategoryId>,
-    /// The frames parsed from the texts of `forward_frames`.
+    /// The frames parsed from the strings in `forward_frames`.
     pub(super) forward_frames: HashMap<TextId, Option<FrameId>>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Incomplete {
     pub(super) missing: KeySet,
 }
 
-/// An entry of a block's history. Old files have this in place of the block's own stack.
+/// An entry of a block's history. Old files have this instead of the block's own stack.
 #[derive(Clone, Copy)]
 pub(super) struct History {
     pub(super) real_size: u64,
@@ -65,11 +65,11 @@ pub(super) enum List {
     Blocks(Range<u32>),
     Events(Range<u32>),
     Annotations(Range<u32>),
-    /// Entries of a block's history: the number of the first.
+    /// The entries of a block's history, given by the number of the first.
     Histories(u32),
     Lists(Vec<Value>),
     Texts(Vec<TextId>),
-    /// Texts that were already read as the stack of a forward operator.
+    /// Strings that were already read as the stack of a forward operator.
     Forward(Option<StackId>),
     /// A list whose entries were moved into a record, and cannot be moved again.
     Taken,
@@ -82,7 +82,7 @@ pub(super) struct Growing {
     id: Option<StackId>,
 }
 
-/// Converts a record's index to 32 bits. A trace of 2^32 entries would be a file of 80 GB.
+/// Converts a record's index to 32 bits. A trace with 2^32 entries would be an 80 GB file.
 pub(super) fn number(index: usize, what: &'static str) -> Result<u32, Why> {
     u32::try_from(index).map_err(|_| Why::TooMany { what, most: u64::from(u32::MAX) })
 }
@@ -96,7 +96,7 @@ pub(super) fn too_many_categories() -> Why {
 }
 
 impl Objects {
-    /// Makes an empty set of records. `grant` limits the memory that they may take.
+    /// Creates an empty set of records. `grant` limits how much memory they may use.
     pub(crate) fn new(grant: &Grant) -> Result<Self, Why> {
         let mut snapshot = Snapshot::default();
         let mut first = None;
@@ -124,12 +124,12 @@ impl Objects {
     }
 }
 
-/// A snapshot names no Python objects, so none is known.
+/// A snapshot names no Python objects, so none are known.
 impl Builder for Objects {
     type Value = Value;
     type Error = Why;
 
-    /// `fx_original_trace` is the longest text that PyTorch writes.
+    /// `fx_original_trace` is the longest string that PyTorch writes.
     const LONGEST_TEXT_BYTES: u64 = 16 << 20;
 
     #[inline]
@@ -291,7 +291,7 @@ impl Objects {
         Ok(())
     }
 
-    /// The id of a stack that was written in parts. It cannot grow any further.
+    /// The id of a stack that was written in parts. After this, it cannot grow.
     pub(super) fn settle(&mut self, at: u32) -> Result<StackId, Why> {
         let growing = &mut self.growing[at as usize];
         if let Some(id) = growing.id {
@@ -358,13 +358,13 @@ impl Objects {
         Ok(made)
     }
 
-    /// The heap memory that the records take, bytes.
+    /// The heap memory that the records use, in bytes.
     fn heap_bytes(&self) -> usize {
         let Self { snapshot, segments, blocks, histories, events, annotations, .. } = self;
         snapshot.texts.heap_bytes()
             + snapshot.stacks.heap_bytes()
             + segments.capacity() * size_of::<Segment>()
-            // Twice, because a segment has its own copy.
+            // Counted twice, because a segment has its own copy.
             + blocks.capacity() * 2 * size_of::<Block>()
             + self.taken_blocks.capacity()
             + histories.capacity() * size_of::<History>()

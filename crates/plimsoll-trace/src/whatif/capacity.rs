@@ -11,7 +11,8 @@ use crate::timeline::Timeline;
 pub enum CapacitySource {
     /// A request that failed.
     Failure,
-    /// A request that was retried. At least the most that was reserved when a request was rejected was available.
+    /// A request that was retried. The available memory is at least the maximum that was reserved when a request was
+    /// rejected.
     Retry,
     /// The device's total memory, as given by the recorder or the caller.
     DeviceTotal,

@@ -1,15 +1,16 @@
-//! What a simulation asks of an allocator: [`Policy`]. PyTorch's allocator and the packed one have it.
+//! What a simulation requires of an allocator: [`Policy`]. PyTorch's allocator and the packed one
+//! implement it.
 
 use plimsoll_alloc::{
     Allocation, Allocator, Driver, Error, Observer, PackedAllocation, PackedAllocator, PackedWaiting,
     Request, Waiting,
 };
 
-/// An allocator whose observer is an `O`.
+/// An allocator whose observer has type `O`.
 pub(super) trait Policy<O> {
     /// Ownership of a block.
     type Held;
-    /// A freed block that waits for a stream.
+    /// A freed block that is waiting for a stream.
     type Waiting;
 
     fn malloc(&mut self, request: Request) -> Result<Self::Held, Error>;

@@ -84,7 +84,7 @@ pub(super) fn simulate(program: &Program, config: &Config, capacity_bytes: Optio
 }
 
 /// Runs the program under the packed policy. `fraction` limits its share of the device. `last_step` is the last event
-/// before the last step, and the last event in it.
+/// before the last step, and the last event in that step.
 pub(super) fn simulate_packed(
     program: &Program,
     fraction: f64,
@@ -132,14 +132,13 @@ fn torch(program: &Program, config: &Config, capacity_bytes: Option<u64>) -> All
 
 fn packed(fraction: f64, capacity_bytes: Option<u64>) -> PackedAllocator<SimDriver, Tally> {
     let mut allocator = PackedAllocator::new(device(capacity_bytes), Tally::default());
-    // A fraction that is none is no limit, as in a configuration.
+    // A fraction of `None` means no limit, as in a configuration.
     let _ = allocator.set_memory_fraction(fraction);
     allocator
 }
 
 /// Whether the setting serves the last request that failed in the recording, and then everything that was still needed,
-/// all live at the same time. If the sizes of the rest are unknown, their sum must fit in addition to what is
-/// allocated.
+/// all live at the same time. If the individual sizes are unknown, their sum must fit in addition to what is allocated.
 pub(super) fn serves_rest(
     program: &Program,
     config: &Config,
@@ -214,7 +213,8 @@ impl<'a, P: Policy<Tally>> Run<'a, P> {
         }
     }
 
-    /// Requests memory. If that fails, first waits for the blocks that wait for a stream, as PyTorch does, and retries.
+    /// Requests memory. If that fails, waits for the blocks that are waiting for a stream, as PyTorch does, and
+    /// retries.
     #[inline]
     fn ask(&mut self, pool: Option<PoolIndex>, bytes: u64, stream: StreamId) -> Option<P::Held> {
         let pool = pool.map_or(PoolId::DEFAULT, |pool| self.program.pools[pool.index()]);

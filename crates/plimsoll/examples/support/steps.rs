@@ -21,10 +21,10 @@ pub(crate) trait Trained {
     }
 }
 
-/// Takes `count` steps and prints their losses, times and peaks; `per_step` is the number of `unit`s in a step. Of several ranks,
-/// the first prints its own, the units of all ranks, and peaks that differ. With `checksum`
-/// it prints a checksum of losses and parameters, with `snapshot=FILE` it saves the device's history, and with `times` it shows
-/// the slowest kernels of one more step.
+/// Takes `count` steps and prints their losses, times and peaks; `per_step` is the number of `unit`s in a step. If
+/// there are several ranks, the first one prints its own figures, the units of all ranks, and peaks that differ. With
+/// `checksum` it prints a checksum of losses and parameters, with `snapshot=FILE` it saves the device's history, and
+/// with `times` it shows the slowest kernels of one more step.
 #[allow(dead_code, reason = "each example uses a part of them")]
 pub(crate) fn show(
     arguments: &Arguments,

@@ -27,7 +27,7 @@ impl HostBatch {
     /// Resizes this batch to a number of samples and fills it with zeros, reusing its memory if that is large enough.
     ///
     /// # Errors
-    /// Out of host memory; in this case, the batch is unusable.
+    /// If host memory runs out; the batch is then unusable.
     pub(super) fn reset(&mut self, samples: usize) -> Result<(), DataError> {
         self.samples = samples;
         for HostField { name, array } in &mut self.fields {
@@ -49,7 +49,7 @@ impl HostBatch {
     /// The array of a field.
     ///
     /// # Errors
-    /// There is no field with this name.
+    /// If there is no field with this name.
     pub fn array(&self, name: &str) -> Result<&HostArray, DataError> {
         self.fields.iter().find(|field| field.name == name).map(|field| &field.array).ok_or_else(|| {
             let declared = self.fields.iter().map(|field| field.name).collect();
@@ -60,7 +60,7 @@ impl HostBatch {
     /// All arrays on a device, in the data set's order: [`HostField::to_device`].
     ///
     /// # Errors
-    /// The errors of [`HostField::to_device`].
+    /// The same errors as [`HostField::to_device`].
     pub fn to_device(&self, device: &Device) -> plimsoll_tensor::Result<Vec<Tensor>> {
         self.fields.iter().map(|field| field.to_device(device)).collect()
     }
@@ -85,7 +85,7 @@ impl HostBatch {
     /// ```
     ///
     /// # Errors
-    /// Arrays without values; out of memory.
+    /// If the arrays have no values, or memory runs out.
     pub fn pin_memory(&self) -> plimsoll_tensor::Result<Vec<Tensor>> {
         let pinned = |field: &HostField| {
             let _owner = Span::of(Category::Input, label::intern(field.name));

@@ -108,7 +108,7 @@ fn padded(name: &'static str, arrays: &[&HostArray], value: f64) -> Result<HostA
     Ok(out)
 }
 
-/// Copies each array to the beginning of its part of `out`, a row of the last dimension at a time.
+/// Copies each array to the beginning of its part of `out`, one row of the last dimension at a time.
 fn place<T: HostElement>(out: &mut [T], shape: &[usize], arrays: &[&HostArray]) {
     let inner = &shape[1..];
     let each: usize = inner.iter().product();

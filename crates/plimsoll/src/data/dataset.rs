@@ -119,7 +119,7 @@ impl<'a> Sample<'a> {
     /// [`collate`](super::DataLoader::collate) function, unless this is the declared shape.
     ///
     /// # Errors
-    /// If the data set declared no such field; without a collate function, if it declared another shape; out of host
+    /// If the data set declared no such field; without a collate function, if it declared a different shape; out of host
     /// memory.
     pub fn resize(&mut self, name: &str, shape: &[usize]) -> Result<(), DataError> {
         let shape_rule = self.shape_rule;
@@ -146,7 +146,7 @@ impl<'a> Sample<'a> {
     /// The elements of a field of this sample, mutable; initially zero.
     ///
     /// # Errors
-    /// If the data set declared no such field, or with another type.
+    /// If the data set declared no such field, or with a different type.
     pub fn slot<T: HostElement>(&mut self, name: &str) -> Result<&mut [T], DataError> {
         let slot = self.slot;
         let HostField { name, array } = self.field(name)?;
@@ -316,7 +316,7 @@ impl Dataset for Shapes {
     }
 }
 
-/// The bounds check of every data set here.
+/// The bounds check for every data set here.
 pub(super) fn check_index(index: usize, len: usize) -> Result<(), DataError> {
     if index < len { Ok(()) } else { Err(DataError::OutOfRange { index, len }) }
 }

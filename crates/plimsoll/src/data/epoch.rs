@@ -1,10 +1,10 @@
 //! One pass over the data: the batches in order, made by the caller's thread or by worker threads.
 //!
 //! Note [Workers and batches]: of n workers, worker w makes batches w, w + n, w + 2n, … and sends them through
-//! its own bounded channel; the consumer receives from the channels in turn. So batches arrive in order with
-//! no reordering buffer, each worker is at most `prefetch_factor` batches ahead, and the number of workers does not
-//! change a batch. The channels also end the pass: dropping the receivers makes each worker's next `send`
-//! fail, and it stops. Dropping an epoch waits only for the batches that are being made.
+//! its own bounded channel; the consumer receives from the channels in turn. So batches arrive in order without a
+//! reordering buffer, each worker is at most `prefetch_factor` batches ahead, and batches do not depend on the number
+//! of workers. The channels also end the pass: dropping the receivers makes each worker's next `send` fail, and it
+//! stops. Dropping an epoch waits only for the batches that are being made.
 //!
 //! A [`Source`] makes the batches: `indexed.rs` for a data set with an index, `iterable.rs` for a stream.
 
@@ -18,9 +18,10 @@ use super::{DataError, HostBatch, LoaderState};
 
 /// The batches of one epoch, in order. Made by [`DataLoader::epoch`](super::DataLoader::epoch).
 ///
-/// The first error is the last item. Dropping an epoch early stops its threads after the batches that they are making.
+/// The first error is the last item. Dropping an epoch early stops its threads once they finish the batches in
+/// progress.
 pub struct Epoch {
-    /// The queues that batches are taken from, in turn; a queue without further batches is removed.
+    /// The queues to take batches from, in turn; a queue that has no more batches is removed.
     queues: Vec<WorkerQueue>,
     turn: usize,
     /// The number of remaining batches, if it is known.
@@ -94,8 +95,9 @@ impl Epoch {
         }
     }
 
-    /// The position after the batches taken so far, to be saved with a model; [`DataLoader::resume`](super::DataLoader::resume)
-    /// continues from it. Batches that workers have made ahead do not count.
+    /// The position after the batches taken so far, for saving with a model;
+    /// [`DataLoader::resume`](super::DataLoader::resume) continues from it. Batches that workers have made ahead do not
+    /// count.
     #[must_use]
     pub fn state(&self) -> LoaderState {
         self.position.clone()
@@ -115,7 +117,7 @@ impl Epoch {
         }
     }
 
-    /// Takes the next batch, from the queues in turn; a queue without further batches is removed.
+    /// Takes the next batch, from the queues in turn; a queue that has no more batches is removed.
     fn take(&mut self) -> Option<Result<HostBatch, DataError>> {
         if let Some(error) = self.cannot_start.take() {
             return Some(Err(error));
@@ -233,7 +235,7 @@ fn caught(mut make: Maker) -> Maker {
     })
 }
 
-/// Adds to the error the number of its batch in the epoch.
+/// Adds the batch's number in the epoch to the error.
 fn numbered(mut error: DataError, number: usize) -> DataError {
     if let DataError::Sample { batch, .. } | DataError::Panicked { batch, .. } = &mut error {
         *batch = number;

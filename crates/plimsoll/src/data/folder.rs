@@ -107,7 +107,7 @@ impl ImageFolder {
     /// Without these subfolders, a random tenth of the images in `dir`, chosen from `seed`, is the test part.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open); if the parts have different classes.
+    /// The same errors as [`open`](Self::open); also if the parts have different classes.
     pub fn open_parts(dir: &Path, options: ImageOptions, seed: u64) -> Result<(Self, Split), DataError> {
         let part = |name: &str| Some(dir.join(name)).filter(|path| path.is_dir());
         let Some((train, test)) = part("train").zip(part("val").or_else(|| part("test"))) else {

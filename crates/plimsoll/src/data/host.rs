@@ -93,7 +93,7 @@ impl HostArray {
     /// An array of zeros.
     ///
     /// # Errors
-    /// Out of host memory.
+    /// If host memory runs out.
     pub fn zeros(dtype: DType, shape: Vec<usize>) -> Result<Self, DataError> {
         let mut array = Self::absent(dtype, shape);
         array.zero("an array")?;
@@ -112,13 +112,13 @@ impl HostArray {
         (self.elements() as u64).saturating_mul(self.dtype.size() as u64)
     }
 
-    /// The elements, unless they are absent or of another type.
+    /// The elements, unless they are absent or of a different type.
     #[must_use]
     pub fn as_slice<T: HostElement>(&self) -> Option<&[T]> {
         T::values(&self.values)
     }
 
-    /// The elements, mutable, unless they are absent or of another type.
+    /// The elements, mutable, unless they are absent or of a different type.
     pub fn as_mut_slice<T: HostElement>(&mut self) -> Option<&mut [T]> {
         T::values_mut(&mut self.values)
     }
@@ -126,7 +126,7 @@ impl HostArray {
     /// Fills the array with zeros, reusing its memory if that is large enough. `what` is this array's name in the error.
     ///
     /// # Errors
-    /// Out of host memory; the values have been dropped.
+    /// If host memory runs out, or the values have been dropped.
     pub(super) fn zero(&mut self, what: &str) -> Result<(), DataError> {
         let elements = self.elements();
         let zeroed = match self.dtype {
@@ -178,7 +178,7 @@ pub trait HostElement: Element {
     /// Sets `values` to this many zeros of this type, reusing the memory if it is large enough.
     ///
     /// # Errors
-    /// Out of host memory; `values` have become absent.
+    /// If host memory runs out, or `values` have become absent.
     fn zeroed(values: &mut HostValues, elements: usize) -> Result<(), TryReserveError>;
 }
 

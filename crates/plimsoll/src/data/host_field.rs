@@ -19,7 +19,7 @@ impl HostField {
     /// to a simulated device: memory is allocated, nothing is copied.
     ///
     /// # Errors
-    /// Out of memory; an array without values for a device that computes with them.
+    /// If memory runs out, or an array has no values for a device that computes with them.
     pub fn to_device(&self, device: &Device) -> plimsoll_tensor::Result<Tensor> {
         let _owner = Span::of(Category::Input, label::intern(self.name));
         let HostArray { dtype, shape, values } = &self.array;

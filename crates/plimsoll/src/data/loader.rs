@@ -2,7 +2,7 @@
 //!
 //! [`DataLoader`] is a description; [`DataLoader::epoch`] starts an [`Epoch`], which does the work
 //! (`epoch.rs`; `indexed.rs` makes the batches). Order and content depend only on the data set, the sampler, the batch
-//! size, the seed and the epoch: never on the number of workers.
+//! size, the seed and the epoch, and never on the number of workers.
 
 use std::sync::Arc;
 
@@ -108,8 +108,8 @@ impl DataLoader {
 
     worker_options!();
 
-    /// Makes each batch of its samples by a function, for samples whose shapes differ: [`Pad`](super::Pad), for
-    /// example. The function receives a batch of one for each sample. In PyTorch: `collate_fn`.
+    /// Builds each batch with this function, such as [`Pad`](super::Pad) for samples whose shapes differ. The function
+    /// receives each sample as a batch of one. In PyTorch: `collate_fn`.
     #[must_use]
     pub fn collate(
         mut self,
@@ -143,7 +143,8 @@ impl DataLoader {
     /// ```
     ///
     /// # Errors
-    /// If `rank` is not below `replicas`, or `replicas` does not divide the batch size. A loader of given batches cannot be divided.
+    /// If `rank` is not below `replicas`, or `replicas` does not divide the batch size. A loader whose batches are
+    /// given cannot be divided.
     pub fn replica(mut self, rank: usize, replicas: usize) -> Result<Self, DataError> {
         if rank >= replicas {
             return Err(SamplerError::Rank { rank, replicas }.into());
@@ -201,8 +202,8 @@ impl DataLoader {
         HostBatch::absent(samples, &self.fields).bytes()
     }
 
-    /// The maximum host bytes of an epoch's batches at once, if the consumer holds one at a time.
-    /// Recycled batches and the data set's own bytes are not included.
+    /// The most host bytes that an epoch's batches use at once, if the consumer holds one at a time. Recycled batches
+    /// and the data set's own bytes are not included.
     #[must_use]
     pub fn buffer_bytes(&self) -> u64 {
         match self.making {
@@ -228,7 +229,7 @@ impl DataLoader {
     /// the interruption. No earlier sample is read.
     ///
     /// # Errors
-    /// If the state is from a loader with other samples, another batch size, seed or order.
+    /// If the state is from a loader with different samples, or a different batch size, seed or order.
     pub fn resume(&self, state: &LoaderState) -> Result<Epoch, DataError> {
         let batches = self.batches(state.epoch)?;
         state.check(&self.position(Some(&batches), state.epoch))?;
@@ -295,7 +296,7 @@ impl DataLoader {
         self.spares.put(batch, &self.fields, self.ahead().max(1));
     }
 
-    /// The maximum number of batches in memory, without the consumer's.
+    /// The maximum number of batches in memory, not counting the consumer's.
     fn ahead(&self) -> usize {
         self.workers.count.min(self.len()).saturating_mul(self.workers.prefetch_factor)
     }

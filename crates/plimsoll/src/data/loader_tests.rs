@@ -223,7 +223,7 @@ fn a_batch_that_the_host_cannot_hold_is_an_error_of_the_epoch() {
 
 #[test]
 fn after_a_batch_that_did_not_fit_the_next_epoch_starts_afresh() {
-    // The failure used up the spare batch; another loader with the same spares makes its own.
+    // The failure used up the spare batch; another loader with the same spares allocates its own.
     let loader = loader(usize::MAX / 16, usize::MAX);
     loader.recycle(HostBatch::absent(1, &loader.fields));
     first_error(&loader);

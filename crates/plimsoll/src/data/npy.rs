@@ -24,7 +24,7 @@ impl HostArray {
     /// ```
     ///
     /// # Errors
-    /// If the file cannot be read, is not NPY, holds elements of another type, or is not as long as its header says.
+    /// If the file cannot be read, is not NPY, holds elements of a different type, or is not as long as its header says.
     pub fn read_npy(path: &Path) -> Result<Self, DataError> {
         let failed = |source| DataError::Io { path: path.to_owned(), doing: "read", source };
         let bytes = fs::read(path).map_err(failed)?;

@@ -41,7 +41,7 @@ impl PinnedBatch {
     /// device copies them on its current stream while the host continues.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn to_device(&self, device: &Device) -> plimsoll_tensor::Result<Vec<Tensor>> {
         let moved = |(name, tensor): &(&'static str, Tensor)| {
             let _owner = Span::of(Category::Input, label::intern(name));

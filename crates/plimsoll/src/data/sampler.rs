@@ -44,7 +44,7 @@ pub trait Sampler: Send + Sync {
     /// The order of an epoch: as many samples as [`len`](Self::len). The same epoch always has the same order.
     ///
     /// # Errors
-    /// Out of host memory.
+    /// If host memory runs out.
     fn order(&self, epoch: u64) -> Result<Order, DataError>;
 
     /// Whether an epoch has no samples.
@@ -171,9 +171,8 @@ impl RandomSampler {
         Self { len, seed, draws: None }
     }
 
-    /// Draws this many samples in an epoch, each from all of the data set. It takes no memory, even for a large
-    /// data set. In PyTorch: `replacement=True, num_samples=draws`. If the data set is empty, no samples are
-    /// drawn.
+    /// Draws this many samples in an epoch, each from all of the data set. It uses no memory, even for a large data
+    /// set. In PyTorch: `replacement=True, num_samples=draws`. If the data set is empty, no samples are drawn.
     #[must_use]
     pub const fn with_replacement(self, draws: usize) -> Self {
         Self { draws: Some(draws), ..self }

@@ -116,7 +116,7 @@ impl Text {
     /// The same split of any tokens.
     ///
     /// # Errors
-    /// The errors of [`split`](Self::split).
+    /// The same errors as [`split`](Self::split).
     pub fn split_tokens(tokens: &Tokens, context: usize) -> Result<TextSplit, DataError> {
         let all = tokens.len();
         // nanoGPT's `int(n * 0.9)`, in integers.

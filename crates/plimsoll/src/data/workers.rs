@@ -85,8 +85,7 @@ macro_rules! worker_options {
             self
         }
 
-        /// How many batches each worker may be ahead, including the one it is making; 2 by default,
-        /// never less than 1.
+        /// How many batches each worker may be ahead, including the one it is making; 2 by default, and at least 1.
         #[must_use]
         pub fn prefetch_factor(mut self, batches: usize) -> Self {
             self.workers.prefetch_factor = batches.max(1);
@@ -118,7 +117,7 @@ fn lock(kept: &Mutex<Option<ThreadPool>>) -> std::sync::MutexGuard<'_, Option<Th
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One worker's part of an epoch; its argument is the result of starting the thread.
+/// One worker's part of an epoch; its argument is the result of the thread's start function.
 pub(super) type Job = Box<dyn FnOnce(Result<(), DataError>) + Send>;
 
 /// Threads that run jobs; each thread runs its own jobs in order. Dropping the pool joins them.

@@ -25,7 +25,7 @@ impl Bernoulli {
     /// A distribution in which 1 has the probability `sigmoid(logits)`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn from_logits(logits: impl AsRef<Tensor>) -> Result<Bernoulli> {
         let logits = logits.as_ref().clone();
         Ok(Bernoulli { probs: logits.sigmoid()?, logits })
@@ -34,7 +34,7 @@ impl Bernoulli {
     /// A distribution in which 1 has this probability.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn from_probs(probs: impl AsRef<Tensor>) -> Result<Bernoulli> {
         let probs = probs.as_ref().clone();
         let inner = within(&probs)?;
@@ -46,16 +46,16 @@ impl Bernoulli {
         &self.probs
     }
 
-    /// The logarithm of the probability of 1 over that of 0.
+    /// The log odds of 1: the logarithm of its probability divided by that of 0.
     pub fn logits(&self) -> &Tensor {
         &self.logits
     }
 
-    /// The divergence of `other` from this distribution: infinite where `other` excludes a value that this one does not. Like
-    /// `torch.distributions.kl_divergence(self, other)`.
+    /// The Kullback-Leibler divergence of this distribution from `other`: infinite where `other` excludes a value that
+    /// this one does not. Like `torch.distributions.kl_divergence(self, other)`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn kl_divergence(&self, other: &Bernoulli) -> Result<Tensor> {
         let of_value = |own: &Tensor, theirs: &Tensor, gap: Tensor| {
             let part = (own * gap)?.masked_fill(theirs.eq_scalar(0.0)?, f64::INFINITY)?;

@@ -28,16 +28,16 @@ impl Categorical {
     /// A distribution with the probabilities `softmax(logits)`.
     ///
     /// # Errors
-    /// Logits without dimensions; out of memory.
+    /// If the logits have no dimensions, or memory runs out.
     pub fn from_logits(logits: impl AsRef<Tensor>) -> Result<Categorical> {
         let logits = want_numbers("logits", logits.as_ref())?.log_softmax(-1)?;
         Ok(Categorical { probs: logits.softmax(-1)?, logits })
     }
 
-    /// A distribution with probabilities in proportion to these.
+    /// A distribution with probabilities proportional to these.
     ///
     /// # Errors
-    /// Probabilities without dimensions; out of memory.
+    /// If probabilities have no dimensions, or memory runs out.
     pub fn from_probs(probs: impl AsRef<Tensor>) -> Result<Categorical> {
         let probs = want_numbers("probabilities", probs.as_ref())?;
         let probs = (probs / probs.sum_keepdim(&[-1])?)?;
@@ -58,7 +58,7 @@ impl Categorical {
     /// `torch.distributions.kl_divergence(self, other)`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn kl_divergence(&self, other: &Categorical) -> Result<Tensor> {
         let terms = (&self.probs * (&self.logits - &other.logits)?)?;
         let terms = terms.masked_fill(other.probs.eq_scalar(0.0)?, f64::INFINITY)?;
@@ -67,7 +67,7 @@ impl Categorical {
 }
 
 /// # Errors
-/// A tensor without dimensions.
+/// If the tensor has no dimensions.
 fn want_numbers<'a>(what: &str, parameters: &'a Tensor) -> Result<&'a Tensor> {
     match parameters.rank() {
         0 => Err(Error::argument("categorical", format!("{what} without dimensions: needs […, numbers]"))),
@@ -95,7 +95,7 @@ impl Distribution for Categorical {
         })
     }
 
-    /// `value` has whole numbers, of any type.
+    /// `value` contains whole numbers of any type.
     fn log_prob(&self, value: &Tensor) -> Result<Tensor> {
         let value = value.to_dtype(DType::I64)?.unsqueeze(-1)?;
         let numbers = self.logits.shape()[self.logits.rank() - 1];
@@ -106,7 +106,7 @@ impl Distribution for Categorical {
     }
 
     fn entropy(&self) -> Result<Tensor> {
-        // A number of probability 0 contributes 0, not 0 times minus infinity.
+        // A number with probability 0 contributes 0, not 0 times minus infinity.
         let least = match self.logits.dtype() {
             DType::F64 => f64::MIN,
             DType::F16 => -65504.0,

@@ -1,5 +1,5 @@
-//! Probability distributions with PyTorch's names: sampling, log-probabilities, entropies and divergences. All but samples have
-//! gradients; of the samples, only those of [`Normal::rsample`] have.
+//! Probability distributions with PyTorch's names: sampling, log-probabilities, entropies and divergences. Everything
+//! has gradients except samples; of these, only those of [`Normal::rsample`] have them.
 //!
 //! | file | contents |
 //! |---|---|
@@ -9,7 +9,8 @@
 //! | `bernoulli` | [`Bernoulli`] |
 //! | `categorical` | [`Categorical`] |
 //!
-//! Parameters are not checked, because reading their values would wait for the device: a scale that is negative gives NaN.
+//! Parameters are not checked, because reading their values would mean waiting for the device: a negative scale gives
+//! NaN.
 
 mod bernoulli;
 mod categorical;
@@ -22,7 +23,8 @@ pub use normal::Normal;
 
 use plimsoll_tensor::{Result, Tensor};
 
-/// A distribution, or a batch of them: one for each element of its parameters. Like `torch.distributions.Distribution`.
+/// A distribution, or a batch of distributions: one for each element of the parameters. Like
+/// `torch.distributions.Distribution`.
 ///
 /// ```
 /// use plimsoll::distributions::{Categorical, Distribution};
@@ -45,18 +47,18 @@ pub trait Distribution {
     /// Draws samples, `[…sample_shape, …batch_shape]`, from the device's random numbers. They have no gradient.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     fn sample(&self, sample_shape: &[usize]) -> Result<Tensor>;
 
     /// The logarithm of the probability of each value, or of its density. `value` is broadcast with the batch.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     fn log_prob(&self, value: &Tensor) -> Result<Tensor>;
 
     /// The entropy of each distribution of the batch, in nats.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     fn entropy(&self) -> Result<Tensor>;
 }

@@ -29,7 +29,7 @@ impl Normal {
     /// A distribution with these means and standard deviations, which are broadcast.
     ///
     /// # Errors
-    /// Shapes that do not broadcast.
+    /// If the shapes do not broadcast.
     pub fn new(loc: impl AsRef<Tensor>, scale: impl AsRef<Tensor>) -> Result<Normal> {
         let (loc, scale) = broadcast(loc.as_ref(), scale.as_ref())?;
         Ok(Normal { loc, scale })
@@ -45,10 +45,10 @@ impl Normal {
         &self.scale
     }
 
-    /// Draws samples through which gradients reach the parameters: `loc + scale · noise`.
+    /// Draws samples that pass gradients on to the parameters: `loc + scale · noise`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn rsample(&self, sample_shape: &[usize]) -> Result<Tensor> {
         let shape = [sample_shape, self.batch_shape()].concat();
         let noise = Tensor::empty(&shape, self.loc.dtype(), self.loc.device())?;
@@ -56,10 +56,11 @@ impl Normal {
         &self.loc + (&self.scale * noise)?
     }
 
-    /// The divergence of `other` from this distribution. Like `torch.distributions.kl_divergence(self, other)`.
+    /// The Kullback-Leibler divergence of this distribution from `other`. Like
+    /// `torch.distributions.kl_divergence(self, other)`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn kl_divergence(&self, other: &Normal) -> Result<Tensor> {
         let ratio = (&self.scale / &other.scale)?.square()?;
         let distance = ((&self.loc - &other.loc)? / &other.scale)?.square()?;

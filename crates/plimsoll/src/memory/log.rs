@@ -54,7 +54,7 @@ pub struct HistoryLog {
 /// ```
 ///
 /// # Errors
-/// I/O errors; an error if the device already has memory allocated, because a log starts with an empty allocator.
+/// I/O errors, or if the device already has memory allocated, because a log starts with an empty allocator.
 pub fn stream_history(device: &Device, path: impl AsRef<Path>) -> io::Result<HistoryLog> {
     if device.memory_reserved() > 0 {
         let message = "the device already has memory: start the log earlier, or empty the cache";

@@ -25,8 +25,8 @@ impl Bert {
     /// A new model with BERT's initial values.
     ///
     /// # Errors
-    /// The width is not a multiple of the number of heads; a path is already in use ([`Scope::parameter`]); out
-    /// of memory.
+    /// If the width is not a multiple of the number of heads, the path is already in use ([`Scope::parameter`]), or
+    /// memory runs out.
     pub fn new(scope: &Scope, config: BertConfig) -> Result<Bert> {
         let pooler = Pooler {
             dense: linear(&scope.at("pooler").at("dense"), config.hidden_size, config.hidden_size)?,
@@ -37,7 +37,7 @@ impl Bert {
     /// A new model without the layer that [`Bert::pooled`] needs; `add_pooling_layer=False` in `transformers`.
     ///
     /// # Errors
-    /// The errors of [`Bert::new`].
+    /// The same errors as [`Bert::new`].
     pub fn without_pooler(scope: &Scope, config: BertConfig) -> Result<Bert> {
         let (width, heads) = (config.hidden_size, config.num_attention_heads);
         if heads == 0 || !width.is_multiple_of(heads) {
@@ -65,7 +65,8 @@ impl Bert {
     /// The last hidden states, `[batch, length, hidden_size]`.
     ///
     /// # Errors
-    /// Shapes that do not match; more tokens than positions; an invalid token or token type; out of memory.
+    /// If the shapes do not match, there are more tokens than positions, a token or token type is invalid, or memory
+    /// runs out.
     pub fn hidden<'a>(&self, inputs: impl Into<BertInputs<'a>>) -> Result<Tensor> {
         let inputs = inputs.into();
         let shape = inputs.input_ids.shape();
@@ -99,7 +100,7 @@ impl Bert {
     /// The pooler's output for the first token's hidden state, `[batch, hidden_size]`.
     ///
     /// # Errors
-    /// A model without a pooler; out of memory.
+    /// If the model has no pooler, or memory runs out.
     pub fn pooled(&self, hidden: &Tensor) -> Result<Tensor> {
         let Some(pooler) = &self.pooler else {
             let message = "this model was made without a pooler: make it with `Bert::new`".to_owned();
@@ -175,7 +176,7 @@ impl BertForMaskedLm {
     /// A new model with BERT's initial values.
     ///
     /// # Errors
-    /// The errors of [`Bert::new`].
+    /// The same errors as [`Bert::new`].
     pub fn new(scope: &Scope, config: BertConfig) -> Result<BertForMaskedLm> {
         let (width, vocab, eps) = (config.hidden_size, config.vocab_size, config.layer_norm_eps);
         let activation = config.hidden_act;
@@ -204,7 +205,7 @@ impl BertForMaskedLm {
     /// The logits, `[batch, length, vocab_size]`.
     ///
     /// # Errors
-    /// The errors of [`Bert::hidden`].
+    /// The same errors as [`Bert::hidden`].
     pub fn logits<'a>(&self, inputs: impl Into<BertInputs<'a>>) -> Result<Tensor> {
         let head = &self.cls.predictions;
         head.decoder.forward(&head.transform.forward(&self.bert.hidden(inputs)?)?)
@@ -214,7 +215,7 @@ impl BertForMaskedLm {
     /// materialized in full.
     ///
     /// # Errors
-    /// The errors of [`Bert::hidden`]; labels of another shape or outside the vocabulary.
+    /// The same errors as [`Bert::hidden`], or if the labels have a different shape or are outside the vocabulary.
     pub fn loss<'a>(&self, inputs: impl Into<BertInputs<'a>>, labels: &Tensor) -> Result<Tensor> {
         let head = &self.cls.predictions;
         let hidden = head.transform.forward(&self.bert.hidden(inputs)?)?;

@@ -16,7 +16,7 @@ use crate::nn::{
     Sublayers, TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
 };
 
-/// The configuration of a GPT-2.
+/// The configuration of a GPT-2 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
     /// Number of tokens in the vocabulary.
@@ -46,8 +46,8 @@ pub struct Gpt2Config {
     /// Whether each block is checkpointed: its activations are recomputed in the backward pass.
     pub gradient_checkpointing: bool,
     /// The number of blocks, from the first on, whose MLP recomputes its first matrix product in the backward pass. Each saves a
-    /// tensor four times as wide as the residual stream, for one more product.
-    /// [`layers_to_recompute`](super::layers_to_recompute) finds the number that a memory limit needs.
+    /// tensor four times as wide as the residual stream, at the cost of one more product.
+    /// [`layers_to_recompute`](super::layers_to_recompute) finds the number of blocks needed for a memory limit.
     pub recompute_mlp: usize,
 }
 
@@ -91,7 +91,7 @@ impl Gpt2Config {
         Gpt2Config::sized(48, 25, 1600)
     }
 
-    /// Reads a `config.json` of `transformers`, of model type `gpt2`.
+    /// Reads a `config.json` file from `transformers` with model type `gpt2`.
     ///
     /// ```
     /// use plimsoll::models::Gpt2Config;
@@ -103,7 +103,8 @@ impl Gpt2Config {
     /// ```
     ///
     /// # Errors
-    /// Invalid JSON; another model type; a value that has the wrong type or that this model does not support.
+    /// If the JSON is invalid, the model type is different, or a value has the wrong type or is not supported by this
+    /// model.
     pub fn from_json(text: &str) -> Result<Gpt2Config> {
         let value = parsed("gpt2", text)?;
         let fields = Fields::of("gpt2", &["gpt2"], &value)?;
@@ -127,7 +128,7 @@ impl Gpt2Config {
     }
 }
 
-/// A GPT-2 with its language-modelling head. Blocks, their `attn` and `mlp`, and the products inside are in slots
+/// A GPT-2 model with its language-modelling head. Blocks, their `attn` and `mlp`, and the products inside are in slots
 /// ([`Slot`]): they can have hooks, and other layers can take their place, except with [`Scope::tensor_parallel`].
 ///
 /// ```
@@ -168,9 +169,9 @@ impl Gpt2 {
     /// A new model with GPT-2's initial values.
     ///
     /// # Errors
-    /// The width is not a multiple of the number of heads, or with [`Scope::tensor_parallel`] the heads are not one of the number of
-    /// ranks; a path is already in use ([`Scope::parameter`]); out
-    /// of memory.
+    /// If the width is not a multiple of the number of heads; if, with [`Scope::tensor_parallel`], the number of heads
+    /// is not a multiple of the number of ranks; if the path is already in use ([`Scope::parameter`]); or if memory
+    /// runs out.
     pub fn new(scope: &Scope, config: Gpt2Config) -> Result<Gpt2> {
         if config.n_head == 0 || !config.n_embd.is_multiple_of(config.n_head) {
             let message = format!("a width of {} is not divisible by {} heads", config.n_embd, config.n_head);
@@ -203,8 +204,9 @@ impl Gpt2 {
         &self.config
     }
 
-    /// From now on, the blocks are checkpointed so that they keep no more than a budget for the backward pass; with `None`, as the
-    /// configuration says. The first batch of each shape runs through the blocks once more, to measure them.
+    /// From now on, the blocks are checkpointed so that what they keep for the backward pass fits within a budget; with
+    /// `None`, they are checkpointed as the configuration says. The first batch of each shape runs through the blocks
+    /// once more, to measure them.
     ///
     /// ```
     /// use plimsoll::checkpoint::Budget;
@@ -222,11 +224,11 @@ impl Gpt2 {
         self.checkpointer = budget.into().map(Checkpointer::new);
     }
 
-    /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, n_embd]`; with [`Scope::tensor_parallel`] of this
-    /// rank's part of `length`.
+    /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, n_embd]`; with
+    /// [`Scope::tensor_parallel`], only for this rank's part of `length`.
     ///
     /// # Errors
-    /// More tokens than positions; a token that is not in the vocabulary; out of memory.
+    /// If there are more tokens than positions, a token is not in the vocabulary, or memory runs out.
     pub fn hidden(&self, tokens: &Tensor) -> Result<Tensor> {
         let &[_, length] = tokens.shape() else {
             let message = format!("tokens {:?}: needs [batch, length]", tokens.shape());
@@ -288,7 +290,7 @@ impl Gpt2 {
     /// logits are never materialized in full.
     ///
     /// # Errors
-    /// The errors of [`Gpt2::hidden`]; targets of another shape or outside the vocabulary.
+    /// The same errors as [`Gpt2::hidden`], or if the targets have a different shape or are outside the vocabulary.
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let hidden = self.hidden(tokens)?;
         let _owner = Span::layer(self.lm_head.label());
@@ -300,8 +302,8 @@ impl Gpt2 {
 impl Module for Gpt2 {
     members!(transformer, lm_head);
 
-    /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`. With [`Scope::tensor_parallel`], all ranks must call
-    /// it, with the same tokens, and inside [`no_grad`](plimsoll_tensor::no_grad).
+    /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`. With [`Scope::tensor_parallel`],
+    /// all ranks must call it with the same tokens and inside [`no_grad`](plimsoll_tensor::no_grad).
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         let Some(region) = &self.region else { return self.lm_head.forward(&self.hidden(tokens)?) };
         let _owner = Span::layer(self.lm_head.label());

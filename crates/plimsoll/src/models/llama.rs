@@ -16,7 +16,7 @@ use crate::nn::{
     Scope, Slot, Sublayers, TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
 };
 
-/// The configuration of a Llama.
+/// The configuration of a Llama model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
     /// Number of tokens in the vocabulary.
@@ -33,7 +33,7 @@ pub struct LlamaConfig {
     pub num_key_value_heads: usize,
     /// Base of the rotary position embedding.
     pub rope_theta: f64,
-    /// How the rotary position embedding is scaled for sequences longer than in pretraining.
+    /// How the rotary position embedding is scaled for sequences longer than those in pretraining.
     pub rope_scaling: Option<RopeScaling>,
     /// Epsilon added to the mean square in RMS normalization.
     pub rms_norm_eps: f64,
@@ -50,7 +50,8 @@ pub struct LlamaConfig {
     /// Whether each block is checkpointed: its activations are recomputed in the backward pass.
     pub gradient_checkpointing: bool,
     /// The number of blocks, from the first on, whose MLP recomputes its first two products in the backward pass instead of
-    /// keeping them. [`layers_to_recompute`](super::layers_to_recompute) finds the number that a memory limit needs.
+    /// keeping them. [`layers_to_recompute`](super::layers_to_recompute) finds the number of blocks needed for a memory
+    /// limit.
     pub recompute_mlp: usize,
 }
 
@@ -79,7 +80,7 @@ impl Default for LlamaConfig {
 }
 
 impl LlamaConfig {
-    /// A Llama-style model of 350 million parameters with grouped-query attention: 24 blocks of width 1024.
+    /// A Llama-style model with 350 million parameters and grouped-query attention: 24 blocks of width 1024.
     pub fn llama_350m() -> LlamaConfig {
         LlamaConfig {
             hidden_size: 1024,
@@ -95,7 +96,8 @@ impl LlamaConfig {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    /// Reads a `config.json` of `transformers`, of model type `llama`, or `mistral` or `qwen2` without a sliding window.
+    /// Reads a `config.json` file from `transformers` with model type `llama`, or with `mistral` or `qwen2` if there is
+    /// no sliding window.
     ///
     /// ```
     /// use plimsoll::models::LlamaConfig;
@@ -107,7 +109,7 @@ impl LlamaConfig {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Gpt2Config::from_json`](super::Gpt2Config::from_json).
+    /// The same errors as [`Gpt2Config::from_json`](super::Gpt2Config::from_json).
     pub fn from_json(text: &str) -> Result<LlamaConfig> {
         let value = parsed("llama", text)?;
         let fields = Fields::of("llama", &["llama", "mistral", "qwen2"], &value)?;
@@ -148,8 +150,8 @@ impl LlamaConfig {
     }
 }
 
-/// A Llama with its language-modelling head. Each `mlp` and the products of attention and MLP are in slots ([`Slot`]): they can have
-/// hooks, and other layers can take their place, except with [`Scope::tensor_parallel`].
+/// A Llama model with its language-modelling head. Each `mlp` and the products of attention and MLP are in slots
+/// ([`Slot`]): they can have hooks, and other layers can take their place, except with [`Scope::tensor_parallel`].
 ///
 /// ```
 /// use plimsoll::models::{Llama, LlamaConfig};
@@ -188,7 +190,8 @@ impl Llama {
     /// A new model with Llama's initial values.
     ///
     /// # Errors
-    /// Numbers of heads, or with [`Scope::tensor_parallel`] other sizes, that do not divide as required; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the numbers of heads (with [`Scope::tensor_parallel`], other sizes too) do not divide as required, the path
+    /// is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, config: LlamaConfig) -> Result<Llama> {
         let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
         let divides = |a: usize, b: usize| a > 0 && b.is_multiple_of(a);
@@ -248,8 +251,9 @@ impl Llama {
         &self.config
     }
 
-    /// From now on, the blocks are checkpointed so that they keep no more than a budget for the backward pass; with `None`, as the
-    /// configuration says. The first batch of each shape runs through the blocks once more, to measure them.
+    /// From now on, the blocks are checkpointed so that what they keep for the backward pass fits within a budget; with
+    /// `None`, they are checkpointed as the configuration says. The first batch of each shape runs through the blocks
+    /// once more, to measure them.
     ///
     /// ```
     /// use plimsoll::checkpoint::Budget;
@@ -267,11 +271,11 @@ impl Llama {
         self.checkpointer = budget.into().map(Checkpointer::new);
     }
 
-    /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, hidden_size]`; with [`Scope::tensor_parallel`] of this
-    /// rank's part of `length`.
+    /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, hidden_size]`; with
+    /// [`Scope::tensor_parallel`], only for this rank's part of `length`.
     ///
     /// # Errors
-    /// A token that is not in the vocabulary; out of memory.
+    /// If a token is not in the vocabulary, or memory runs out.
     pub fn hidden(&self, tokens: &Tensor) -> Result<Tensor> {
         let &[_, length] = tokens.shape() else {
             let message = format!("tokens {:?}: needs [batch, length]", tokens.shape());
@@ -308,7 +312,7 @@ impl Llama {
     /// logits are never materialized in full.
     ///
     /// # Errors
-    /// The errors of [`Llama::hidden`]; targets of another shape or outside the vocabulary.
+    /// The same errors as [`Llama::hidden`], or if the targets have a different shape or are outside the vocabulary.
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let hidden = self.hidden(tokens)?;
         let _owner = Span::layer(self.lm_head.label());
@@ -320,8 +324,8 @@ impl Llama {
 impl Module for Llama {
     members!(model, lm_head);
 
-    /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`. With [`Scope::tensor_parallel`], all ranks must call
-    /// it, with the same tokens, and inside [`no_grad`](plimsoll_tensor::no_grad).
+    /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`. With [`Scope::tensor_parallel`],
+    /// all ranks must call it with the same tokens and inside [`no_grad`](plimsoll_tensor::no_grad).
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         let Some(region) = &self.region else { return self.lm_head.forward(&self.hidden(tokens)?) };
         let _owner = Span::layer(self.lm_head.label());

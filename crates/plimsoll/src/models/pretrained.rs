@@ -32,7 +32,8 @@ const COMPUTED: [&str; 4] = [".attn.bias", ".attn.masked_bias", ".position_ids",
 /// ```
 ///
 /// # Errors
-/// A tensor of the model that is missing or has another shape; in this case nothing has changed. A damaged file; out of memory.
+/// If a tensor of the model is missing or has a different shape, in which case nothing has changed; also if the file is
+/// damaged, or memory runs out.
 pub fn load_pretrained(
     model: &dyn Module,
     source: &dyn TensorSource,

@@ -1,4 +1,5 @@
-//! ResNet: the names, shapes and initial values of torchvision's `resnet18` to `resnet152`, of its wide ResNets and ResNeXts.
+//! ResNet, with the names, shapes and initial values of torchvision's `resnet18` to `resnet152`, wide ResNets and
+//! ResNeXts.
 
 use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step, recompute_output};
 use plimsoll_tensor::{Error, Result, Tensor};
@@ -11,9 +12,9 @@ use crate::nn::{
 /// The kind of a residual block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResNetBlock {
-    /// Two convolutions of 3 × 3.
+    /// Two 3 × 3 convolutions.
     Basic,
-    /// Convolutions of 1 × 1, 3 × 3 and 1 × 1; the last has four times the channels of the others.
+    /// A 1 × 1, a 3 × 3 and a 1 × 1 convolution; the last has four times as many channels as the others.
     Bottleneck,
 }
 
@@ -147,7 +148,7 @@ impl ResNet {
     /// A new model with torchvision's initial values.
     ///
     /// # Errors
-    /// A size of 0; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If a size is 0, the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, config: ResNetConfig) -> Result<ResNet> {
         let fail = |message: String| Err(Error::Argument { op: "resnet", message });
         let sizes = [config.width, config.in_channels, config.num_classes, config.groups];
@@ -179,16 +180,17 @@ impl ResNet {
         })
     }
 
-    /// Returns the model set to keep only one of two tensors for each normalization and ReLU inside its blocks; the backward pass
-    /// recomputes the other one.
+    /// Returns the model with this option on: for each normalization and ReLU inside its blocks, it keeps one tensor
+    /// instead of two, and the backward pass recomputes the other.
     #[must_use]
     pub fn recompute_activations(mut self) -> ResNet {
         self.stages_mut().flat_map(|stage| stage.iter_mut()).for_each(|block| block.recomputes = true);
         self
     }
 
-    /// Returns the model set not to keep the output of every second block, starting with the first of each stage. The backward
-    /// pass recomputes it from tensors of the block that are kept anyway and from the output of the previous block.
+    /// Returns the model with this option on: it does not keep the output of every second block, starting with the
+    /// first of each stage. The backward pass recomputes it from the previous block's output and from tensors of the
+    /// block that are kept anyway.
     #[must_use]
     pub fn recompute_outputs(mut self) -> ResNet {
         let every_second = self.stages_mut().flat_map(|stage| stage.iter_mut().step_by(2));
@@ -196,9 +198,9 @@ impl ResNet {
         self
     }
 
-    /// Returns the model set not to keep the output of each bottleneck's last convolution, the widest of its three. The backward pass
-    /// recomputes it, a quarter of the block's floating-point operations. Combine it with [`ResNet::recompute_activations`] and
-    /// [`ResNet::recompute_outputs`].
+    /// Returns the model with this option on: it does not keep the output of each bottleneck's last convolution, which
+    /// is the widest of the three. The backward pass recomputes it, which takes a quarter of the block's floating-point
+    /// operations. Combine this with [`ResNet::recompute_activations`] and [`ResNet::recompute_outputs`].
     #[must_use]
     pub fn recompute_expansions(mut self) -> ResNet {
         let blocks = self.stages_mut().flat_map(|stage| stage.iter_mut());
@@ -206,8 +208,8 @@ impl ResNet {
         self
     }
 
-    /// From now on, the blocks are checkpointed so that they keep no more than a budget for the backward pass; with `None`, they
-    /// keep everything. The first batch of each shape runs through the blocks once more, to measure them.
+    /// From now on, the blocks are checkpointed so that what they keep for the backward pass fits within a budget; with
+    /// `None`, they keep everything. The first batch of each shape runs through the blocks once more, to measure them.
     ///
     /// ```
     /// use plimsoll::checkpoint::Budget;
@@ -238,7 +240,7 @@ impl ResNet {
     /// The output of the last stage: `[batch, channels, height / 32, width / 32]`.
     ///
     /// # Errors
-    /// Images that are too small or have the wrong number of channels; out of memory.
+    /// If the images are too small or have the wrong number of channels, or memory runs out.
     pub fn features(&self, images: &Tensor) -> Result<Tensor> {
         let mut x = self.bn1.forward_relu(&self.conv1.forward(images)?)?;
         x = self.maxpool.forward(&x)?;
@@ -269,7 +271,7 @@ fn convolution(scope: &Scope, inputs: usize, outputs: usize, kernel: usize) -> R
     started(scope, Conv2d::without_bias(scope, inputs, outputs, kernel)?, outputs, kernel)
 }
 
-/// A grouped 3 × 3 convolution with as many output as input channels.
+/// A grouped 3 × 3 convolution with equally many input and output channels.
 fn grouped(scope: &Scope, channels: usize, groups: usize) -> Result<Conv2d> {
     let config = Conv2dConfig::new(3).groups(groups).without_bias();
     started(scope, Conv2d::with(scope, channels, channels, config)?, channels, 3)
@@ -281,7 +283,7 @@ fn started(scope: &Scope, layer: Conv2d, outputs: usize, kernel: usize) -> Resul
     Ok(layer)
 }
 
-/// A residual block: some convolutions, whose output is added to the input. Clones share parameters.
+/// A residual block: a few convolutions whose output is added to the input. Clones share parameters.
 #[derive(Clone, Debug)]
 struct Block {
     conv1: Conv2d,
@@ -290,7 +292,7 @@ struct Block {
     bn2: BatchNorm2d,
     conv3: Option<Conv2d>,
     bn3: Option<BatchNorm2d>,
-    /// Brings the input to the output's size.
+    /// Resizes the input to the output's size.
     downsample: Option<Downsample>,
     /// Whether tensors between two convolutions are recomputed in the backward pass.
     recomputes: bool,
@@ -388,7 +390,7 @@ impl Module for Block {
     }
 }
 
-/// A convolution of 1 × 1 and its normalization.
+/// A 1 × 1 convolution and its normalization.
 #[derive(Clone, Debug)]
 struct Downsample {
     conv: Conv2d,

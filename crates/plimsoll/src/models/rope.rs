@@ -1,4 +1,4 @@
-//! The frequencies of rotary position embeddings (RoPE), and how they change for longer sequences: [`RopeScaling`].
+//! The frequencies of rotary position embeddings (RoPE) and how they change for longer sequences: [`RopeScaling`].
 //!
 //! The formulas are the same as in `modeling_rope_utils.py` of `transformers`.
 
@@ -8,7 +8,8 @@ use plimsoll_tensor::{Error, Result};
 
 use super::config_json::Fields;
 
-/// How RoPE is scaled for sequences longer than in pretraining: `rope_scaling`, or `rope_parameters`, of `transformers`.
+/// How RoPE is scaled for sequences longer than those in pretraining: `rope_scaling`, or `rope_parameters`, in
+/// `transformers`.
 ///
 /// ```
 /// use plimsoll::models::{LlamaConfig, RopeScaling};
@@ -26,43 +27,45 @@ use super::config_json::Fields;
 pub enum RopeScaling {
     /// Every angle is divided by `factor`.
     Linear {
-        /// The factor by which sequences may be longer than in pretraining.
+        /// How many times longer sequences may be than in pretraining.
         factor: f64,
     },
-    /// A larger base for sequences of more than `max_position_embeddings` tokens. The base fits the longest sequence so far,
-    /// until a sequence is shorter than the pretraining length.
+    /// A larger base for sequences of more than `max_position_embeddings` tokens. The base is chosen for the longest
+    /// sequence so far; a sequence shorter than the pretraining length resets it.
     Dynamic {
         /// How fast the base grows.
         factor: f64,
-        /// The sequence length of the pretraining, in tokens.
+        /// The sequence length in pretraining, in tokens.
         max_position_embeddings: usize,
     },
-    /// Low frequencies are divided by `factor`, high ones are kept, and those between are blended: Llama 3.1 and later.
+    /// Low frequencies are divided by `factor`, high ones are kept, and those in between are blended. Used by Llama 3.1
+    /// and later.
     Llama3 {
-        /// The factor by which sequences may be longer than in pretraining.
+        /// How many times longer sequences may be than in pretraining.
         factor: f64,
         /// A frequency is low if it makes at most this many turns within the pretraining length.
         low_freq_factor: f64,
-        /// A frequency is high from this many turns on.
+        /// A frequency is high if it makes at least this many turns.
         high_freq_factor: f64,
-        /// The sequence length of the pretraining, in tokens.
+        /// The sequence length in pretraining, in tokens.
         original_max_position_embeddings: usize,
     },
     /// YaRN: keeps high frequencies, divides low ones by `factor`, blends those in between, and scales queries and keys up.
     /// [`Yarn::default`] has the defaults of `transformers`.
     Yarn(Yarn),
-    /// Each frequency is divided by its own factor; one list of factors is for sequences up to the pretraining length, one for
-    /// longer sequences. Used by Phi-3 and others.
+    /// Each frequency is divided by its own factor; there is one list of factors for sequences up to the pretraining
+    /// length and another for longer ones. Used by Phi-3 and others.
     LongRope {
         /// How many times longer sequences may be: `max_position_embeddings / original_max_position_embeddings`.
         factor: f64,
-        /// The divisor of each frequency in sequences up to the pretraining length; there are half as many as the head width.
+        /// The divisor of each frequency in sequences up to the pretraining length; their number is half the head
+        /// width.
         short_factor: Vec<f64>,
         /// The divisor of each frequency in longer sequences.
         long_factor: Vec<f64>,
-        /// The factor that multiplies queries and keys; by default it follows from `factor`.
+        /// The factor that multiplies queries and keys; by default it is derived from `factor`.
         attention_factor: Option<f64>,
-        /// The sequence length of the pretraining, in tokens.
+        /// The sequence length in pretraining, in tokens.
         original_max_position_embeddings: usize,
     },
 }
@@ -119,20 +122,20 @@ impl RopeScaling {
 /// The parameters of [`RopeScaling::Yarn`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
-    /// The factor by which sequences may be longer than in pretraining.
+    /// How many times longer sequences may be than in pretraining.
     pub factor: f64,
-    /// The sequence length of the pretraining, in tokens.
+    /// The sequence length in pretraining, in tokens.
     pub original_max_position_embeddings: usize,
-    /// The factor that multiplies queries and keys; by default it follows from `factor` and, if both are given, the next two
-    /// fields.
+    /// The factor that multiplies queries and keys; by default it is derived from `factor` and, if both are given, the
+    /// next two fields.
     pub attention_factor: Option<f64>,
     /// The coefficient of the logarithm of `factor` by which queries and keys are multiplied.
     pub mscale: Option<f64>,
     /// The coefficient of that logarithm by which they are divided.
     pub mscale_all_dim: Option<f64>,
-    /// A frequency is kept from this many turns within the pretraining length.
+    /// A frequency that makes at least this many turns within the pretraining length is kept.
     pub beta_fast: f64,
-    /// A frequency is divided by `factor` up to this many turns.
+    /// A frequency that makes at most this many turns is divided by `factor`.
     pub beta_slow: f64,
     /// Whether the indices of the first and the last blended frequency are rounded to integers.
     pub truncate: bool,
@@ -177,7 +180,8 @@ impl Yarn {
     }
 }
 
-/// The rotation of positions: the frequency of each pair of a head's elements, and the factor of cosines and sines.
+/// How positions are rotated: the frequency of each pair of elements in a head, and the factor that multiplies cosines
+/// and sines.
 #[derive(Debug, PartialEq)]
 pub(super) struct Turns {
     pub(super) frequencies: Vec<f64>,

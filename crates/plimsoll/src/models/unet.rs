@@ -62,7 +62,7 @@ impl UNet {
     /// A new model with PyTorch's default initial values.
     ///
     /// # Errors
-    /// A size of 0; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If a size is 0, the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, config: UNetConfig) -> Result<UNet> {
         let UNetConfig { n_channels, n_classes, width, bilinear } = config;
         if n_channels == 0 || n_classes == 0 || width < 2 {

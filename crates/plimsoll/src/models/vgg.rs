@@ -92,7 +92,8 @@ impl Vgg {
     /// A new model with torchvision's initial values.
     ///
     /// # Errors
-    /// A size of 0; a probability outside 0 to 1; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If a size is 0, a probability is outside 0 to 1, the path is already in use ([`Scope::parameter`]), or memory
+    /// runs out.
     pub fn new(scope: &Scope, config: VggConfig) -> Result<Vgg> {
         let sizes = [config.in_channels, config.pooled, config.hidden, config.num_classes];
         let widths = || config.stages.iter().flatten();

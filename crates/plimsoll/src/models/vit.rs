@@ -104,8 +104,8 @@ impl Vit {
     /// distribution that is not truncated at two standard deviations.
     ///
     /// # Errors
-    /// The image is not a multiple of the patch; the width is not a multiple of the number of heads; a path is
-    /// already in use ([`Scope::parameter`]); out of memory.
+    /// If the image is not a multiple of the patch, the width is not a multiple of the number of heads, the path is
+    /// already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, config: VitConfig) -> Result<Vit> {
         if config.patch_size == 0 || !config.image_size.is_multiple_of(config.patch_size) {
             let message = format!(
@@ -135,7 +135,7 @@ impl Vit {
     /// The mean cross entropy of images with these classes, `int64 [batch]`.
     ///
     /// # Errors
-    /// The errors of [`Module::forward`]; a class out of range.
+    /// The same errors as [`Module::forward`], or if a class is out of range.
     pub fn loss(&self, images: &Tensor, classes: &Tensor) -> Result<Tensor> {
         self.forward(images)?.cross_entropy_with(classes, CrossEntropyOptions::default())
     }
@@ -163,7 +163,8 @@ impl Module for Vit {
     }
 }
 
-/// The projection of patches: a convolution whose windows do not overlap, computed as one matrix product of all patches.
+/// The projection of patches: a convolution whose windows do not overlap, computed as a single matrix product for all
+/// patches.
 #[derive(Debug)]
 struct Patches {
     label: LabelId,

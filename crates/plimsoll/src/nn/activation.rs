@@ -19,7 +19,7 @@ macro_rules! plain {
             /// Makes the layer; it has no options.
             ///
             /// # Errors
-            /// None today; it returns a `Result` so that all layers are built the same way.
+            /// None today; it returns a `Result` so that all layers are constructed in the same way.
             pub fn new(scope: &Scope) -> Result<$layer> {
                 Ok($layer { label: scope.label() })
             }
@@ -83,7 +83,7 @@ macro_rules! configured {
             /// The layer with PyTorch's defaults.
             ///
             /// # Errors
-            /// None today; it returns a `Result` so that all layers are built the same way.
+            /// None today; it returns a `Result` so that all layers are constructed in the same way.
             pub fn new(scope: &Scope) -> Result<$layer> {
                 Ok($layer { label: scope.label(), $($number: $default),* })
             }
@@ -177,7 +177,7 @@ impl GELU {
     /// Makes the layer, with the error function.
     ///
     /// # Errors
-    /// None today; it returns a `Result` so that all layers are built the same way.
+    /// None today; it returns a `Result` so that all layers are constructed in the same way.
     pub fn new(scope: &Scope) -> Result<GELU> {
         Ok(GELU { label: scope.label(), approximate: Approximate::None })
     }
@@ -221,7 +221,7 @@ impl PReLU {
     /// A layer with 1 weight, or one for each channel; initially 0.25.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, num_parameters: usize) -> Result<PReLU> {
         PReLU::with_init(scope, num_parameters, 0.25)
     }
@@ -229,7 +229,7 @@ impl PReLU {
     /// A layer whose weights are initially `init`.
     ///
     /// # Errors
-    /// The errors of [`PReLU::new`].
+    /// The same errors as [`PReLU::new`].
     pub fn with_init(scope: &Scope, num_parameters: usize, init: f64) -> Result<PReLU> {
         let weight = scope.parameter("weight", &[num_parameters], Init::Constant(init))?;
         Ok(PReLU { label: scope.label(), weight })

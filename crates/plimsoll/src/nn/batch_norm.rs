@@ -66,7 +66,7 @@ impl<const D: usize> BatchNorm<D> {
     /// A layer for this many channels, with PyTorch's defaults.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, num_features: usize) -> Result<BatchNorm<D>> {
         BatchNorm::with(scope, num_features, BatchNormConfig::default())
     }
@@ -74,7 +74,7 @@ impl<const D: usize> BatchNorm<D> {
     /// [`BatchNorm::new`] with other settings.
     ///
     /// # Errors
-    /// The errors of [`BatchNorm::new`].
+    /// The same errors as [`BatchNorm::new`].
     pub fn with(scope: &Scope, num_features: usize, config: BatchNormConfig) -> Result<BatchNorm<D>> {
         let PerChannel { weight, bias, running_mean, running_var, num_batches_tracked } =
             PerChannel::new(scope, num_features, config.affine, config.track_running_stats)?;
@@ -109,7 +109,7 @@ impl<const D: usize> BatchNorm<D> {
     /// Normalization followed by ReLU, without storing the tensor between the two.
     ///
     /// # Errors
-    /// The errors of `forward`.
+    /// The same errors as `forward`.
     pub fn forward_relu(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { relu: true, ..BatchNormArgs::default() })
     }
@@ -118,7 +118,7 @@ impl<const D: usize> BatchNorm<D> {
     /// anyway. This keeps one tensor instead of two, and costs another pass over it.
     ///
     /// # Errors
-    /// The errors of `forward`.
+    /// The same errors as `forward`.
     pub fn forward_relu_recomputed(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { relu: true, recompute: true, ..BatchNormArgs::default() })
     }
@@ -126,7 +126,7 @@ impl<const D: usize> BatchNorm<D> {
     /// Normalization, addition of `residual` and ReLU, without storing the tensors in between: the end of a residual block.
     ///
     /// # Errors
-    /// The errors of `forward`; a residual of another shape or type.
+    /// The same errors as `forward`, or if the residual has a different shape or type.
     pub fn forward_add_relu(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { residual: Some(residual), relu: true, ..BatchNormArgs::default() })
     }
@@ -135,7 +135,7 @@ impl<const D: usize> BatchNorm<D> {
     /// [`BatchNorm::forward_relu_recomputed`]: it is recomputed from the input and the residual.
     ///
     /// # Errors
-    /// The errors of [`BatchNorm::forward_add_relu`].
+    /// The same errors as [`BatchNorm::forward_add_relu`].
     pub fn forward_add_relu_recomputed(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let args = BatchNormArgs { relu: true, recompute: true, ..BatchNormArgs::default() };
         self.run(input, BatchNormArgs { residual: Some(residual), ..args })
@@ -144,7 +144,7 @@ impl<const D: usize> BatchNorm<D> {
     /// `forward` with an output that is not kept for the backward pass, like [`BatchNorm::forward_relu_recomputed`].
     ///
     /// # Errors
-    /// The errors of `forward`.
+    /// The same errors as `forward`.
     pub fn forward_recomputed(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { recompute: true, ..BatchNormArgs::default() })
     }

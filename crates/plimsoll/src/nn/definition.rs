@@ -1,10 +1,10 @@
 //! A module in one definition: the macro [`module!`](crate::module).
 
-/// Defines a module: its fields with the layers in them, its constructor `new`, the list of its members, and what else `impl Module`
-/// has, usually `forward`.
+/// Defines a module: its fields and their layers, its constructor `new`, the list of its members, and the rest of `impl
+/// Module`, usually `forward`.
 ///
-/// The constructor takes a scope and the arguments in parentheses. The value of a field is built in the scope of the field's name. A
-/// field without a value is the argument of its name, and not a member.
+/// The constructor takes a scope and the arguments in parentheses. Each field's value is built in a scope named after
+/// the field. A field without a value takes the argument of the same name, and is not a member.
 ///
 /// ```
 /// use plimsoll::nn::{Init, Linear, Module, Parameter, Scope};

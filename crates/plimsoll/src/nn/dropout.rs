@@ -32,7 +32,7 @@ impl Dropout {
     /// A layer with this probability of dropping an element.
     ///
     /// # Errors
-    /// A probability outside 0 to 1.
+    /// If a probability is outside 0 to 1.
     pub fn new(scope: &Scope, p: f64) -> Result<Dropout> {
         probability("dropout", p)?;
         Ok(Dropout { label: scope.label(), p, mode: Mode::default() })
@@ -51,7 +51,7 @@ impl Dropout {
     /// Applies dropout to `input` and adds `residual`, in one pass.
     ///
     /// # Errors
-    /// Shapes or types that differ; out of memory.
+    /// If the shapes or types differ, or memory runs out.
     pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         if !self.is_dropping() {
@@ -112,7 +112,7 @@ impl<const D: usize> ChannelDropout<D> {
     /// A layer with this probability of dropping a channel.
     ///
     /// # Errors
-    /// A probability outside 0 to 1.
+    /// If a probability is outside 0 to 1.
     pub fn new(scope: &Scope, p: f64) -> Result<Self> {
         probability("dropout", p)?;
         Ok(ChannelDropout { label: scope.label(), p, mode: Mode::default() })
@@ -159,7 +159,7 @@ impl AlphaDropout {
     /// A layer with this probability of dropping an element.
     ///
     /// # Errors
-    /// A probability outside 0 to 1.
+    /// If a probability is outside 0 to 1.
     pub fn new(scope: &Scope, p: f64) -> Result<AlphaDropout> {
         probability("alpha_dropout", p)?;
         Ok(AlphaDropout { label: scope.label(), p, mode: Mode::default() })

@@ -28,7 +28,7 @@ impl Embedding {
     /// `count` rows of `size` numbers, drawn from the standard normal distribution as PyTorch's are.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, count: usize, size: usize) -> Result<Embedding> {
         Embedding::with_init(scope, count, size, Init::Normal(1.0))
     }
@@ -36,7 +36,7 @@ impl Embedding {
     /// The same layer with other initial values.
     ///
     /// # Errors
-    /// The errors of [`Embedding::new`].
+    /// The same errors as [`Embedding::new`].
     pub fn with_init(scope: &Scope, count: usize, size: usize, init: Init) -> Result<Embedding> {
         let weight = scope.parameter("weight", &[count, size], init)?;
         Ok(Embedding { label: scope.label(), weight, padding_idx: None })
@@ -86,7 +86,7 @@ impl EmbeddingBag {
     /// `count` rows of `size` numbers, drawn from the standard normal distribution as PyTorch's are.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, count: usize, size: usize, mode: BagMode) -> Result<EmbeddingBag> {
         let weight = scope.parameter("weight", &[count, size], Init::Normal(1.0))?;
         Ok(EmbeddingBag { label: scope.label(), weight, mode })
@@ -96,7 +96,7 @@ impl EmbeddingBag {
     /// `offsets`. Like `torch.nn.EmbeddingBag.forward`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::embedding_bag`].
+    /// The same errors as [`Tensor::embedding_bag`].
     pub fn forward<'a>(
         &self,
         indices: &Tensor,

@@ -1,4 +1,4 @@
-//! A call of a model with other parameters: [`functional_call`].
+//! Calls a model with different parameters: [`functional_call`].
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use super::module::{walk, walk_mut};
 use super::{Member, MemberMut, Module};
 use crate::state_dict::StateDict;
 
-/// Runs `f` with a model whose parameters and buffers of these names are other tensors. They may be results of operations: gradients
-/// then go through them. The model has its own tensors again when `f` returns. A tied parameter is replaced under all of its
-/// names. Like `torch.func.functional_call`.
+/// Runs `f` with a model in which these tensors replace the parameters and buffers of the same names. They may be
+/// results of operations, in which case gradients flow through them. When `f` returns, the model has its own tensors
+/// again. A tied parameter is replaced under all of its names. Like `torch.func.functional_call`.
 ///
 /// ```
 /// use plimsoll::autograd::{GradOptions, grad};
@@ -33,7 +33,8 @@ use crate::state_dict::StateDict;
 /// ```
 ///
 /// # Errors
-/// A name that is not the model's; different tensors under the names of a tied parameter; the error of `f`.
+/// If the model has no tensor with one of these names, or the names of a tied parameter have different tensors; also
+/// the error of `f`.
 pub fn functional_call<M: Module, T>(
     model: &mut M,
     tensors: &StateDict,
@@ -44,7 +45,7 @@ pub fn functional_call<M: Module, T>(
     f(call.model)
 }
 
-/// The tensors, by the ids of those whose place they take.
+/// The tensors, by the ids of those that they replace.
 fn by_id<M: Module>(model: &M, tensors: &StateDict) -> Result<BTreeMap<usize, Tensor>> {
     let mut ids = BTreeMap::new();
     walk(model, &mut |name, member| match member {
@@ -66,7 +67,7 @@ fn by_id<M: Module>(model: &M, tensors: &StateDict) -> Result<BTreeMap<usize, Te
     Ok(by)
 }
 
-/// A model that has other tensors until this is dropped, even by a panic.
+/// Restores the model's own tensors when dropped, even if `f` panics.
 struct Call<'a, M: Module> {
     model: &'a mut M,
     /// The model's own tensors, in the order of its members; `None` where nothing was replaced.

@@ -64,7 +64,7 @@ impl<const D: usize> InstanceNorm<D> {
     /// A layer for this many channels, with PyTorch's defaults.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, num_features: usize) -> Result<InstanceNorm<D>> {
         InstanceNorm::with(scope, num_features, InstanceNormConfig::default())
     }
@@ -72,7 +72,7 @@ impl<const D: usize> InstanceNorm<D> {
     /// [`InstanceNorm::new`] with other settings.
     ///
     /// # Errors
-    /// The errors of [`InstanceNorm::new`].
+    /// The same errors as [`InstanceNorm::new`].
     pub fn with(scope: &Scope, num_features: usize, config: InstanceNormConfig) -> Result<InstanceNorm<D>> {
         let PerChannel { weight, bias, running_mean, running_var, num_batches_tracked } =
             PerChannel::new(scope, num_features, config.affine, config.track_running_stats)?;

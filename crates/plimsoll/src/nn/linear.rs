@@ -18,7 +18,7 @@ impl Linear {
     /// A layer from `inputs` to `outputs` features, with a bias.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, inputs: usize, outputs: usize) -> Result<Linear> {
         let layer = Linear::without_bias(scope, inputs, outputs)?;
         let bias = scope.parameter("bias", &[outputs], Init::default_for(inputs))?;
@@ -28,7 +28,7 @@ impl Linear {
     /// A layer from `inputs` to `outputs` features without a bias; `bias=False` in PyTorch.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn without_bias(scope: &Scope, inputs: usize, outputs: usize) -> Result<Linear> {
         let weight = scope.parameter("weight", &[outputs, inputs], Init::default_for(inputs))?;
         Ok(Linear { label: scope.label(), weight, bias: None })

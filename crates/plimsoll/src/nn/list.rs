@@ -27,7 +27,7 @@ impl<M: Module> ModuleList<M> {
     /// `count` layers; each is built inside `scope`, under its number.
     ///
     /// # Errors
-    /// The errors of `build`.
+    /// The same errors as `build`.
     pub fn new(scope: &Scope, count: usize, build: impl Fn(&Scope) -> Result<M>) -> Result<ModuleList<M>> {
         (0..count).map(|i| build(&scope.at(&i.to_string()))).collect::<Result<Vec<M>>>().map(ModuleList)
     }

@@ -43,7 +43,7 @@ impl CrossEntropyLoss {
     /// The loss of logits `[batch, classes, …]`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cross_entropy_with`].
+    /// The same errors as [`Tensor::cross_entropy_with`].
     pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
         let CrossEntropyLoss { ref weight, ignore_index, label_smoothing, reduction } = *self;
         let weight = weight.as_ref();
@@ -75,7 +75,7 @@ impl NLLLoss {
     /// The loss of logarithms of probabilities, `[batch, classes, …]`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::nll_loss_with`].
+    /// The same errors as [`Tensor::nll_loss_with`].
     pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
         let NLLLoss { ref weight, ignore_index, reduction } = *self;
         let options = CrossEntropyOptions {
@@ -109,7 +109,7 @@ macro_rules! losses {
             /// Computes the loss.
             ///
             /// # Errors
-            /// Shapes, types or devices that do not match; out of memory.
+            /// If the shapes, types or devices do not match, or if memory runs out.
             pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
                 let call: fn(&$loss, &Tensor, &Tensor) -> Result<Tensor> = $call;
                 call(self, input, target)

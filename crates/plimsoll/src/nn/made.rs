@@ -1,8 +1,8 @@
-//! Tracks which parameters exist and which of them a module lists: a parameter that no module lists would silently not be trained
-//! or saved.
+//! Tracks which parameters exist and which of them a module lists. A parameter that no module lists would silently be
+//! neither trained nor saved.
 //!
-//! Each parameter has a record, [`Made`], that its clones share. Code that trains or saves tensors checks them here. A record
-//! lives as long as a parameter refers to it, and holds no tensor.
+//! Each parameter has a record, [`Made`], which its clones share. Code that trains or saves tensors checks them here. A
+//! record exists as long as a parameter refers to it, and does not keep a tensor alive.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +20,13 @@ pub(super) struct Made {
     path: String,
     /// Whether a module lists it among its members.
     listed: AtomicBool,
-    /// Which part of a parameter that several ranks have, if it is one.
+    /// If several ranks share a parameter: which part of it this is.
     part: OnceLock<Part>,
     /// The parameters made from the same root scope, if a scope made this one.
     model: Option<Arc<Model>>,
 }
 
-/// The parameters that are made from one root scope, in their order.
+/// The parameters that are made from one root scope, in order.
 #[derive(Debug, Default)]
 pub(super) struct Model(Mutex<Vec<Weak<Made>>>);
 
@@ -66,7 +66,7 @@ impl Made {
     }
 
     pub(super) fn set_part(&self, part: Part) {
-        // A parameter is the same part as long as it exists.
+        // A parameter remains the same part as long as it exists.
         let _ = self.part.set(part);
     }
 
@@ -78,7 +78,7 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         let mut all = lock(&ALL);
-        // Another tensor may have this id by now.
+        // A different tensor may have this id by now.
         if all.get(&self.id).is_some_and(|note| note.strong_count() == 0) {
             all.remove(&self.id);
         }
@@ -101,7 +101,7 @@ pub(crate) fn check_listed<'a>(op: &'static str, tensors: impl Iterator<Item = &
         }
     }
     for model in models {
-        // Done outside the lock, because the last handle of a record may be dropped here.
+        // Done outside the lock, because this may drop the last handle to a record.
         let notes: Vec<Arc<Made>> = lock(&model.0).iter().filter_map(Weak::upgrade).collect();
         let is_listed = |made: &&Arc<Made>| made.listed.load(Ordering::Relaxed);
         let (listed, unlisted): (Vec<&Arc<Made>>, Vec<&Arc<Made>>) = notes.iter().partition(is_listed);
@@ -119,7 +119,7 @@ pub(crate) fn check_listed<'a>(op: &'static str, tensors: impl Iterator<Item = &
     Ok(())
 }
 
-/// Returns an error if one of these tensors is a part of a parameter that tensor parallel ranks share.
+/// Returns an error if one of these tensors is part of a parameter that tensor-parallel ranks share.
 ///
 /// # Errors
 /// [`Error::Argument`] of `op`, which names the parameter.
@@ -132,12 +132,12 @@ pub(crate) fn check_whole<'a>(op: &'static str, tensors: impl Iterator<Item = &'
     })
 }
 
-/// Which part of a parameter that tensor parallel ranks share this tensor is; `None` if it is whole.
+/// If this tensor is part of a parameter that tensor-parallel ranks share: which part; `None` if it is whole.
 pub(crate) fn part_of(tensor: &Tensor) -> Option<Part> {
     note(tensor)?.part.get().cloned()
 }
 
-/// Finds the layer whose list lacks a path, and the missing field: the first name that no listed path begins with.
+/// Finds the layer whose list lacks a path, and the missing field: the first name with which no listed path begins.
 fn field_of<'a>(path: &'a str, listed: impl Iterator<Item = &'a str>) -> (&'a str, &'a str) {
     let begins = |listed: &str| {
         let same = path.split('.').zip(listed.split('.')).take_while(|(a, b)| a == b);

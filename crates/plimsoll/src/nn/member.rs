@@ -1,8 +1,8 @@
-//! The members of a module, by name: parameters, buffers, its mode, and modules inside it; modules of any type ([`Layer`]), and how
-//! they are found by their paths.
+//! The members of a module, by name: parameters, buffers, its mode, and the modules inside it. Also modules of any type
+//! ([`Layer`]), and how to find them by path.
 //!
-//! A layer lists its fields once, with the macro [`members!`](crate::members); everything that [`super::Module`] does to a
-//! complete model goes through these lists.
+//! A layer lists its fields once, with the macro [`members!`](crate::members); everything that [`super::Module`] does
+//! with a whole model uses these lists.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -34,7 +34,7 @@ pub enum MemberMut<'a> {
     Module(&'a mut dyn Module),
 }
 
-/// A field that can be a member. Implemented for parameters, buffers, modes and modules, and options of them.
+/// A field that can be a member. Implemented for parameters, buffers, modes, modules, and options of these.
 pub trait IsMember {
     /// The field as a member; `None` for an empty option.
     fn member(&self) -> Option<Member<'_>>;
@@ -190,7 +190,7 @@ impl Module for Box<dyn Layer> {
 /// Makes a layer from the one that it replaces.
 pub type Replacement<'a> = dyn FnMut(Box<dyn Layer>) -> Result<Box<dyn Layer>> + 'a;
 
-/// The module at a path, as the list of its owner has it.
+/// The module at a path, as listed by its owner.
 pub(super) fn find<'a, M: Module + ?Sized>(module: &'a M, path: &str) -> Option<&'a dyn Module> {
     let mut list = Members::default();
     module.members(&mut list);
@@ -216,7 +216,7 @@ pub(super) fn find_mut<'a, M: Module + ?Sized>(module: &'a mut M, path: &str) ->
     })
 }
 
-/// The error for a path without a module, or with one that is not in a slot: it lists the slots.
+/// The error for a path that has no module, or one that is not in a slot; it lists the slots.
 pub(super) fn no_slot<M: Module + ?Sized>(op: &'static str, module: &M, path: &str) -> Error {
     let mut slots = Vec::new();
     list_slots(module, "", &mut slots);

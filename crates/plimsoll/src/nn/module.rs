@@ -13,8 +13,8 @@ use crate::state_dict::{IncompatibleKeys, SerializeError, StateDict, Strict, Ten
 /// A layer, or a model made of layers. Like `torch.nn.Module`.
 ///
 /// A layer implements `forward` and lists its members ([`members!`](crate::members)); all other methods use that list.
-/// Names are those of PyTorch's state dicts: the members' names on the path to a tensor, joined by dots. A module's own
-/// parameters come before those of the modules inside it.
+/// Names are the same as in PyTorch's state dicts: the names of the members on the path to a tensor, joined by dots. A
+/// module's own parameters come before those of the modules inside it.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -32,11 +32,11 @@ use crate::state_dict::{IncompatibleKeys, SerializeError, StateDict, Strict, Ten
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 pub trait Module: Any + Send + Sync {
-    /// Computes the output for this input. A module whose input is not one tensor leaves this method out and has another
-    /// `forward`.
+    /// Computes the output for this input. A module whose input is not a single tensor omits this method and defines
+    /// its own `forward`.
     ///
     /// # Errors
-    /// The errors of its operations, such as sizes that do not match or out of memory.
+    /// The errors of its operations, for example if sizes do not match or memory runs out.
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _ = input;
         let message = format!("{} does not take a single tensor: call its own method", self.kind());
@@ -60,7 +60,7 @@ pub trait Module: Any + Send + Sync {
         path.rsplit("::").next().unwrap_or(path)
     }
 
-    /// The module that this one only holds, so that names, lists and searches see it instead.
+    /// The module that this one merely wraps; names, lists and searches then see that module instead.
     #[doc(hidden)]
     fn inner(&self) -> Option<&dyn Module> {
         None
@@ -77,7 +77,7 @@ pub trait Module: Any + Send + Sync {
         None
     }
 
-    /// Replaces the layer of a slot; returns whether this is one.
+    /// Replaces the layer of a slot; returns whether this is a slot.
     #[doc(hidden)]
     fn replace_layer(&mut self, by: &mut Replacement<'_>) -> Result<bool> {
         let _ = by;
@@ -88,7 +88,7 @@ pub trait Module: Any + Send + Sync {
     /// [`Module::apply`] shows. Like `torch.nn.Module.get_submodule`.
     ///
     /// # Errors
-    /// No module at this path.
+    /// If there is no module at this path.
     fn get_submodule(&self, target: &str) -> Result<&dyn Module> {
         find(self, target).map(innermost).ok_or_else(|| {
             let message = format!("`{target}` is not a module of this {}", self.kind());
@@ -99,17 +99,19 @@ pub trait Module: Any + Send + Sync {
     /// The hooks of the module at a path, which must be in a [`Slot`](super::Slot): functions that its forward and backward pass call.
     ///
     /// # Errors
-    /// No slot at this path; the error lists the slots.
+    /// If there is no slot at this path; the error lists the slots.
     fn hooks(&self, target: &str) -> Result<ModuleHooks> {
         let hooks = find(self, target).and_then(|module| module.own_hooks());
         hooks.cloned().ok_or_else(|| no_slot("hooks", self, target))
     }
 
-    /// Puts another layer into the [`Slot`](super::Slot) at a path. `make` gets the layer that is there, which the new one may keep.
-    /// Optimizers that have a parameter of the old layer keep it. As `torch.nn.Module.set_submodule`.
+    /// Puts a different layer into the [`Slot`](super::Slot) at a path. `make` receives the current layer, which the
+    /// new one may keep. Optimizers that have a parameter of the old layer keep it. Like
+    /// `torch.nn.Module.set_submodule`.
     ///
     /// # Errors
-    /// No slot at this path (the error lists the slots); the error of `make`. In both cases nothing has changed.
+    /// If there is no slot at this path (the error lists the slots); also the error of `make`. In both cases nothing
+    /// has changed.
     fn replace_submodule<L: Layer>(
         &mut self,
         target: &str,
@@ -130,12 +132,12 @@ pub trait Module: Any + Send + Sync {
         if replaced { Ok(()) } else { Err(no_slot("replace_submodule", self, target)) }
     }
 
-    /// Handles of the parameters, each once.
+    /// Handles to the parameters, each listed once.
     fn parameters(&self) -> Vec<Tensor> {
         self.named_parameters().into_iter().map(|(_, parameter)| parameter).collect()
     }
 
-    /// The parameters with their names, each once: a tied one under the first of its names.
+    /// The parameters with their names, each listed once; a tied parameter is under the first of its names.
     fn named_parameters(&self) -> Vec<(String, Tensor)> {
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
@@ -149,7 +151,7 @@ pub trait Module: Any + Send + Sync {
         found
     }
 
-    /// The buffers with their names, each once.
+    /// The buffers with their names, each listed once.
     fn named_buffers(&self) -> Vec<(String, Tensor)> {
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
@@ -163,7 +165,7 @@ pub trait Module: Any + Send + Sync {
         found
     }
 
-    /// All modules inside this one, at any depth, with their names; each before those inside it.
+    /// All modules inside this one, at any depth, with their names; each comes before the modules inside it.
     fn named_modules(&self) -> Vec<(String, &dyn Module)> {
         let mut found = Vec::new();
         walk(self, &mut |name, member| {
@@ -185,11 +187,11 @@ pub trait Module: Any + Send + Sync {
         set_training(self, false);
     }
 
-    /// Makes every parameter require a gradient, or freezes it. Freezing drops a parameter's gradient, and forward passes then
-    /// save nothing that only this gradient would need.
+    /// Makes every parameter require a gradient, or freezes it. Freezing drops a parameter's gradient; forward passes
+    /// then save nothing that is needed only for that gradient.
     ///
     /// # Errors
-    /// A parameter of a type that cannot have a gradient.
+    /// If a parameter's type cannot have a gradient.
     fn requires_grad_(&self, requires_grad: bool) -> Result<()> {
         for parameter in self.parameters() {
             parameter.requires_grad_(requires_grad)?;
@@ -210,7 +212,8 @@ pub trait Module: Any + Send + Sync {
     /// constructed with.
     ///
     /// # Errors
-    /// Out of memory; a source without values, unless the target has none either. On an error the model is unchanged.
+    /// If memory runs out, or if a source has no values, unless the target has none either. On an error the model is
+    /// unchanged.
     fn to(&mut self, device: &Device) -> Result<()> {
         want_own_memory("to", &self.parameters())?;
         let mut moved: BTreeMap<usize, Tensor> = BTreeMap::new();
@@ -225,7 +228,7 @@ pub trait Module: Any + Send + Sync {
     /// Tensors are converted one at a time: the old one is freed before the next is converted.
     ///
     /// # Errors
-    /// A type that is not floating point; out of memory, in which case some tensors are already converted.
+    /// If the type is not floating-point, or memory runs out, in which case some tensors are already converted.
     fn to_dtype(&mut self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {
             return Err(Error::DType { op: "to_dtype", expected: "a floating-point type", got: dtype });
@@ -250,11 +253,12 @@ pub trait Module: Any + Send + Sync {
         Ok(())
     }
 
-    /// Converts every parameter of four or five dimensions, its gradient and such buffers to a memory format, as PyTorch's
-    /// `Module.to(memory_format=…)`. Convolutions of channels-last images are fastest if the filters are also channels-last.
+    /// Converts every parameter with four or five dimensions, its gradient, and such buffers to a memory format, like
+    /// PyTorch's `Module.to(memory_format=…)`. Convolutions of channels-last images are fastest if the filters are
+    /// channels-last too.
     ///
     /// # Errors
-    /// Out of memory; in this case some tensors are already converted.
+    /// If memory runs out; some tensors are then already converted.
     fn to_memory_format(&mut self, format: MemoryFormat) -> Result<()> {
         want_own_memory("to_memory_format", &self.parameters())?;
         let tensors = self.named_parameters().into_iter().chain(self.named_buffers());
@@ -268,7 +272,7 @@ pub trait Module: Any + Send + Sync {
     /// Moves every parameter, its gradient and every buffer to the process's host device. Like `torch.nn.Module.cpu`.
     ///
     /// # Errors
-    /// The errors of [`Module::to`].
+    /// The same errors as [`Module::to`].
     fn cpu(&mut self) -> Result<()> {
         self.to(&Device::cpu())
     }
@@ -276,7 +280,7 @@ pub trait Module: Any + Send + Sync {
     /// Converts to `float16`. Like `torch.nn.Module.half`.
     ///
     /// # Errors
-    /// The errors of [`Module::to_dtype`].
+    /// The same errors as [`Module::to_dtype`].
     fn half(&mut self) -> Result<()> {
         self.to_dtype(DType::F16)
     }
@@ -284,7 +288,7 @@ pub trait Module: Any + Send + Sync {
     /// Converts to `bfloat16`. Like `torch.nn.Module.bfloat16`.
     ///
     /// # Errors
-    /// The errors of [`Module::to_dtype`].
+    /// The same errors as [`Module::to_dtype`].
     fn bfloat16(&mut self) -> Result<()> {
         self.to_dtype(DType::BF16)
     }
@@ -292,7 +296,7 @@ pub trait Module: Any + Send + Sync {
     /// Converts to `float32`. Like `torch.nn.Module.float`.
     ///
     /// # Errors
-    /// The errors of [`Module::to_dtype`].
+    /// The same errors as [`Module::to_dtype`].
     fn float(&mut self) -> Result<()> {
         self.to_dtype(DType::F32)
     }
@@ -300,13 +304,13 @@ pub trait Module: Any + Send + Sync {
     /// Converts to `float64`. Like `torch.nn.Module.double`.
     ///
     /// # Errors
-    /// The errors of [`Module::to_dtype`].
+    /// The same errors as [`Module::to_dtype`].
     fn double(&mut self) -> Result<()> {
         self.to_dtype(DType::F64)
     }
 
-    /// Calls `f` with every module inside this one, then with this one, like `torch.nn.Module.apply`: a module comes after
-    /// those inside it. `f` can find a layer's type with `downcast_mut`.
+    /// Calls `f` with every module inside this one, then with this one, like `torch.nn.Module.apply`: a module comes
+    /// after the modules inside it. `f` can find a layer's type with `downcast_mut`.
     ///
     /// ```
     /// use std::any::Any;
@@ -342,12 +346,12 @@ pub trait Module: Any + Send + Sync {
         dict
     }
 
-    /// Copies the tensors of a state dict or file into the model's, a tensor at a time. Like
+    /// Copies the tensors of a state dict or file into the model's tensors, one at a time. Like
     /// `torch.nn.Module.load_state_dict`.
     ///
     /// # Errors
-    /// A list of all missing, unexpected and misshaped names ([`crate::serialize::IncompatibleKeys`]); in this case nothing has
-    /// changed. A damaged file; out of memory.
+    /// A list of all missing, unexpected and misshaped names ([`crate::serialize::IncompatibleKeys`]), in which case
+    /// nothing has changed; also if the file is damaged, or memory runs out.
     fn load_state_dict(
         &self,
         source: &dyn TensorSource,
@@ -370,7 +374,7 @@ pub trait Module: Any + Send + Sync {
 }
 
 /// # Errors
-/// A parameter is sharded: its rows are elsewhere, and would not be moved.
+/// If a parameter is sharded: its rows are elsewhere, and would not be moved.
 fn want_own_memory(op: &'static str, parameters: &[Tensor]) -> Result<()> {
     match parameters.iter().find(|parameter| parameter.is_lent()) {
         None => Ok(()),
@@ -393,7 +397,7 @@ fn apply(module: &mut dyn Module, f: &mut dyn FnMut(&mut dyn Module) -> Result<(
     f(innermost_mut(module))
 }
 
-/// The module itself, or the one that it only holds.
+/// The module itself, or the one that it merely wraps.
 fn innermost(module: &dyn Module) -> &dyn Module {
     module.inner().map_or(module, innermost)
 }

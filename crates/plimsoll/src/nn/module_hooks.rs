@@ -20,10 +20,10 @@ enum Hook {
 
 type Entries = Mutex<Vec<(u64, Hook)>>;
 
-/// The hooks of a layer in a [`Slot`](super::Slot). They belong to the slot: they stay when another layer takes its place, and a
-/// clone of the slot or of its model has the same hooks, not copies. Hooks of one kind run in the order of their registration,
-/// with no lock held; the error of a hook ends the pass. A hook that owns its own model is a cycle, which is not freed until the
-/// hook is removed.
+/// The hooks of a layer in a [`Slot`](super::Slot). They belong to the slot: they stay when the layer is replaced, and
+/// clones of the slot or of its model share them. Hooks of one kind run in the order in which they were registered,
+/// with no lock held; if a hook returns an error, the pass ends. A hook that owns its own model is a cycle, which is
+/// not freed until the hook is removed.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -79,7 +79,7 @@ impl ModuleHooks {
         self.add(Hook::Backward(Arc::new(hook)))
     }
 
-    /// Whether there are none.
+    /// Whether there are no hooks.
     pub fn is_empty(&self) -> bool {
         lock(&self.0).is_empty()
     }
@@ -114,7 +114,7 @@ impl ModuleHooks {
         });
         let backward: Arc<[BackwardHook]> = backward.collect();
         let watched = !backward.is_empty() && is_grad_enabled();
-        // A view has a gradient of its own: the one that comes through this layer.
+        // A view has a gradient of its own: only what flows through this layer.
         if watched && x.requires_grad() {
             x = x.view_as(&x)?;
         }
@@ -132,7 +132,7 @@ impl ModuleHooks {
     }
 }
 
-/// Drops a gradient at the end of a backward pass, also of one that fails.
+/// Drops a gradient at the end of a backward pass, even if the pass fails.
 struct Clear(Arc<Mutex<Option<Tensor>>>);
 
 impl Drop for Clear {
@@ -142,8 +142,8 @@ impl Drop for Clear {
     }
 }
 
-/// Calls the hooks with the gradients of both tensors: when that of the input is complete or, if it has none, with that of the
-/// output alone.
+/// Calls the hooks with the gradients of both tensors, once the input's gradient is complete; if the input has no
+/// gradient, only with the output's.
 fn watch(x: &Tensor, y: &Tensor, hooks: &Arc<[BackwardHook]>) -> Result<()> {
     if !x.requires_grad() {
         let hooks = hooks.clone();
@@ -157,7 +157,8 @@ fn watch(x: &Tensor, y: &Tensor, hooks: &Arc<[BackwardHook]>) -> Result<()> {
     let (kept, hooks) = (of_output.clone(), hooks.clone());
     y.register_hook(move |grad_output| {
         *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(grad_output.clone());
-        // A pass that does not reach the input would leave the gradient here, and its graph in a cycle with this hook.
+        // A pass that does not reach the input would leave the gradient here, and its graph would form a cycle with
+        // this hook.
         let clear = Clear(kept.clone());
         queue_callback(move || {
             drop(clear);
@@ -207,7 +208,7 @@ impl ModuleHookHandle {
         let at = entries.iter().position(|(number, _)| *number == self.number);
         let removed = at.map(|at| entries.remove(at));
         drop(entries);
-        drop(removed); // after the lock: it may own tensors
+        drop(removed); // outside the lock: it may own tensors
     }
 }
 

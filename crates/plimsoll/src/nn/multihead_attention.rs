@@ -103,8 +103,8 @@ impl MultiheadAttention {
     /// A layer for queries of width `embed_dim`, which must be a multiple of `num_heads`.
     ///
     /// # Errors
-    /// The width is not a multiple of the number of heads; a probability is outside 0 to 1; a path is
-    /// already in use ([`Scope::parameter`]); out of memory.
+    /// If the width is not a multiple of the number of heads, a probability is outside 0 to 1, the path is already in
+    /// use ([`Scope::parameter`]), or memory runs out.
     pub fn new(
         scope: &Scope,
         embed_dim: usize,
@@ -167,7 +167,7 @@ impl MultiheadAttention {
     /// `torch.nn.MultiheadAttention.forward`.
     ///
     /// # Errors
-    /// Sizes or types that do not match; out of memory.
+    /// If the sizes or types do not match, or memory runs out.
     pub fn forward(
         &self,
         query: &Tensor,

@@ -32,7 +32,7 @@ impl LayerNorm {
     /// A layer for rows of `size` numbers, with PyTorch's `eps` of 1e-5.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, size: usize) -> Result<LayerNorm> {
         LayerNorm::over(scope, &[size])
     }
@@ -40,7 +40,7 @@ impl LayerNorm {
     /// A layer that normalizes over the last dimensions, which have these sizes: PyTorch's `normalized_shape`.
     ///
     /// # Errors
-    /// The errors of [`LayerNorm::new`].
+    /// The same errors as [`LayerNorm::new`].
     pub fn over(scope: &Scope, normalized_shape: &[usize]) -> Result<LayerNorm> {
         Ok(LayerNorm {
             weight: Some(scope.parameter("weight", normalized_shape, Init::Ones)?),
@@ -52,7 +52,7 @@ impl LayerNorm {
     /// The same layer without scale and shift; `elementwise_affine=False` in PyTorch.
     ///
     /// # Errors
-    /// None today; it returns a `Result` so that all layers are built the same way.
+    /// None today; it returns a `Result` so that all layers are constructed in the same way.
     pub fn without_affine(scope: &Scope, normalized_shape: &[usize]) -> Result<LayerNorm> {
         let shape = normalized_shape.to_vec();
         Ok(LayerNorm { label: scope.label(), shape, weight: None, bias: None, eps: 1e-5 })
@@ -108,7 +108,7 @@ impl RmsNorm {
     /// A layer for rows of `size` numbers, with an `eps` of 1e-6.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, size: usize) -> Result<RmsNorm> {
         let weight = scope.parameter("weight", &[size], Init::Ones)?;
         Ok(RmsNorm { label: scope.label(), weight, eps: 1e-6 })
@@ -145,7 +145,8 @@ impl GroupNorm {
     /// A layer for this many channels in this many groups, with PyTorch's `eps` of 1e-5.
     ///
     /// # Errors
-    /// Channels that are not a multiple of the groups; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the channels are not a multiple of the groups, the path is already in use ([`Scope::parameter`]), or memory
+    /// runs out.
     pub fn new(scope: &Scope, groups: usize, channels: usize) -> Result<GroupNorm> {
         let layer = GroupNorm::without_affine(scope, groups, channels)?;
         let weight = scope.parameter("weight", &[channels], Init::Ones)?;
@@ -156,7 +157,7 @@ impl GroupNorm {
     /// [`GroupNorm::new`] without weight and bias; `affine=False` in PyTorch.
     ///
     /// # Errors
-    /// Channels that are not a multiple of the groups.
+    /// If the channels are not a multiple of the groups.
     pub fn without_affine(scope: &Scope, groups: usize, channels: usize) -> Result<GroupNorm> {
         if groups == 0 || !channels.is_multiple_of(groups) {
             let message = format!("{channels} channels do not divide into {groups} groups");
@@ -190,7 +191,7 @@ impl RmsNorm {
     /// Returns the sum `input + residual` and the normalized sum, with one pass forward and one backward.
     ///
     /// # Errors
-    /// Shapes or types that differ; out of memory.
+    /// If the shapes or types differ, or memory runs out.
     pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         let _owner = Span::layer(self.label);
         input.add_rms_norm(residual, &self.weight, self.eps)
@@ -215,7 +216,7 @@ impl LayerNorm {
     /// Returns the sum `input + residual` and the normalized sum, with one pass forward and one backward.
     ///
     /// # Errors
-    /// Shapes or types that differ; out of memory.
+    /// If the shapes or types differ, or memory runs out.
     pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         let _owner = Span::layer(self.label);
         let [weight, bias] = self.scale()?;
@@ -251,7 +252,7 @@ impl LocalResponseNorm {
     /// A layer over this many channels, with PyTorch's other defaults.
     ///
     /// # Errors
-    /// A size of 0.
+    /// If a size is 0.
     pub fn new(scope: &Scope, size: usize) -> Result<LocalResponseNorm> {
         if size == 0 {
             let message = "a size of 0: needs at least 1 channel".to_owned();

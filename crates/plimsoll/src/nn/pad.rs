@@ -28,7 +28,7 @@ impl Pad {
     /// A layer with these paddings before and after each dimension, starting with the last, as [`Tensor::pad`] takes them.
     ///
     /// # Errors
-    /// None today; it returns a `Result` so that all layers are built the same way.
+    /// None today; it returns a `Result` so that all layers are constructed in the same way.
     pub fn new(scope: &Scope, pads: &[isize], mode: PadMode) -> Result<Pad> {
         Ok(Pad { label: scope.label(), pads: pads.to_vec(), mode })
     }

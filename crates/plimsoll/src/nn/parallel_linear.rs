@@ -1,4 +1,4 @@
-//! Fully connected layers of which each rank has a part. As Megatron's `ColumnParallelLinear` and `RowParallelLinear`.
+//! Fully connected layers that are divided among ranks, like Megatron's `ColumnParallelLinear` and `RowParallelLinear`.
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Result, Tensor};
@@ -7,9 +7,10 @@ use super::tensor_parallel::{Cut, TensorParallel};
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
-/// A [`Linear`](super::Linear) of which each rank of [`Scope::tensor_parallel`] has an equal part of the outputs. The input has this
-/// rank's tokens, `[…, tokens / ranks, inputs]`; the output has all tokens, `[…, tokens, outputs / ranks]`. Without
-/// `tensor_parallel` it is a `Linear`. Like Megatron's, with sequence parallelism and without a gather of the output.
+/// A [`Linear`](super::Linear) layer whose outputs are divided equally among the ranks of [`Scope::tensor_parallel`].
+/// The input has this rank's tokens, `[…, tokens / ranks, inputs]`; the output has all tokens, `[…, tokens, outputs /
+/// ranks]`. Without `tensor_parallel` it is a plain `Linear`. Like Megatron's, with sequence parallelism and without
+/// gathering the output.
 ///
 /// ```
 /// use plimsoll::nn::{ColumnParallelLinear, Module, RowParallelLinear, Scope};
@@ -42,17 +43,18 @@ pub struct ColumnParallelLinear {
 }
 
 impl ColumnParallelLinear {
-    /// A layer from `inputs` to `outputs` features of all ranks together, with a bias. The ranks' initial values are together those of
-    /// a `Linear` at this place.
+    /// A layer with a bias that has `inputs` and `outputs` features over all ranks. Together, the ranks' initial values
+    /// are those of a `Linear` at this place.
     ///
     /// # Errors
-    /// The number of ranks does not divide `outputs`; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the number of ranks does not divide `outputs`, a path is already in use ([`Scope::parameter`]), or memory
+    /// runs out.
     pub fn new(scope: &Scope, inputs: usize, outputs: usize) -> Result<ColumnParallelLinear> {
         let init = Init::default_for(inputs);
         ColumnParallelLinear::with_init(scope, inputs, outputs, init, Some(init))
     }
 
-    /// The same with these initial values of the weight and the bias, if there is one.
+    /// The same, with these initial values for the weight and, if there is one, the bias.
     pub(crate) fn with_init(
         scope: &Scope,
         inputs: usize,
@@ -75,7 +77,7 @@ impl ColumnParallelLinear {
         self.bias.as_ref()
     }
 
-    /// The product with the tokens of all ranks, which several layers may share.
+    /// The product with the tokens of all ranks; several layers may share these tokens.
     pub(crate) fn forward_gathered(&self, x: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         x.linear(&self.weight, self.bias.as_deref())
@@ -96,10 +98,10 @@ impl Module for ColumnParallelLinear {
     }
 }
 
-/// A [`Linear`](super::Linear) of which each rank of [`Scope::tensor_parallel`] has an equal part of the inputs. The input has all
-/// tokens, `[…, tokens, inputs / ranks]`; the output has this rank's tokens, `[…, tokens / ranks, outputs]`. Without
-/// `tensor_parallel` it is a `Linear`. Like Megatron's, with sequence parallelism and with an input that is cut. For an example see
-/// [`ColumnParallelLinear`].
+/// A [`Linear`](super::Linear) layer whose inputs are divided equally among the ranks of [`Scope::tensor_parallel`].
+/// The input has all tokens, `[…, tokens, inputs / ranks]`; the output has this rank's tokens, `[…, tokens / ranks,
+/// outputs]`. Without `tensor_parallel` it is a plain `Linear`. Like Megatron's, with sequence parallelism and an input
+/// that is already divided. For an example, see [`ColumnParallelLinear`].
 #[derive(Clone, Debug)]
 pub struct RowParallelLinear {
     label: LabelId,
@@ -109,16 +111,17 @@ pub struct RowParallelLinear {
 }
 
 impl RowParallelLinear {
-    /// A layer from `inputs` to `outputs` features of all ranks together, with a bias, which each rank has as a whole.
+    /// A layer that has `inputs` and `outputs` features over all ranks, and a bias, which each rank has in full.
     ///
     /// # Errors
-    /// The number of ranks does not divide `inputs`; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the number of ranks does not divide `inputs`, a path is already in use ([`Scope::parameter`]), or memory runs
+    /// out.
     pub fn new(scope: &Scope, inputs: usize, outputs: usize) -> Result<RowParallelLinear> {
         let init = Init::default_for(inputs);
         RowParallelLinear::with_init(scope, inputs, outputs, init, Some(init))
     }
 
-    /// The same with these initial values of the weight and the bias, if there is one.
+    /// The same, with these initial values for the weight and, if there is one, the bias.
     pub(crate) fn with_init(
         scope: &Scope,
         inputs: usize,
@@ -146,7 +149,7 @@ impl RowParallelLinear {
         self.bias.as_ref()
     }
 
-    /// Completes this rank's product with the weight: adds those of the other ranks, and the bias.
+    /// Completes this rank's product with the weight: adds the other ranks' products and the bias.
     pub(crate) fn finish(&self, product: Tensor) -> Result<Tensor> {
         let sum = match &self.region {
             None => product,

@@ -12,9 +12,9 @@ use super::tensor_parallel::Part;
 
 /// A trained tensor. Like `torch.nn.Parameter`: a leaf that requires a gradient.
 ///
-/// Its name is its path in the model ([`super::Module::named_parameters`]); its owner is the label under which its bytes are
-/// counted ([`Tensor::label`]). [`super::Scope`] makes the two equal. A clone refers to the same parameter, so clone it to
-/// tie weights.
+/// Its name is its path in the model ([`super::Module::named_parameters`]); its owner is the label under which its
+/// bytes are counted ([`Tensor::label`]). [`super::Scope`] makes the two equal. A clone refers to the same parameter,
+/// so clone a parameter to tie weights.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -34,10 +34,10 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// Makes a leaf a parameter: it requires a gradient, and its bytes are counted as a parameter's.
+    /// Turns a leaf into a parameter: it requires a gradient, and its bytes are counted as a parameter's.
     ///
     /// # Errors
-    /// A tensor that is the result of an operation; a type that cannot have a gradient.
+    /// If the tensor is the result of an operation, or a type cannot have a gradient.
     pub fn new(tensor: &Tensor) -> Result<Parameter> {
         Parameter::made(tensor, &tensor.label(), None)
     }
@@ -55,7 +55,7 @@ impl Parameter {
         &self.tensor
     }
 
-    /// Records that this is a part of a parameter that several ranks have.
+    /// Records that this is one rank's part of a parameter that several ranks share.
     pub(super) fn set_part(&self, part: Part) {
         self.made.set_part(part);
     }
@@ -65,7 +65,7 @@ impl Parameter {
         self.made.set_listed();
     }
 
-    /// Puts another tensor into the parameter's place for a while. Returns the one that was there.
+    /// Temporarily replaces the parameter's tensor. Returns the previous one.
     pub(super) fn swap(&mut self, tensor: Tensor) -> Tensor {
         std::mem::replace(&mut self.tensor, tensor)
     }
@@ -124,7 +124,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Makes a tensor a buffer: its bytes are counted as a buffer's.
+    /// Turns a tensor into a buffer: its bytes are counted as a buffer's.
     pub fn new(tensor: &Tensor) -> Buffer {
         tensor.set_owner(Category::Buffer, label_of(tensor));
         Buffer { tensor: tensor.clone(), persistent: true }
@@ -147,7 +147,7 @@ impl Buffer {
         &self.tensor
     }
 
-    /// Puts another tensor into the buffer's place for a while. Returns the one that was there.
+    /// Temporarily replaces the buffer's tensor. Returns the previous one.
     pub(super) fn swap(&mut self, tensor: Tensor) -> Tensor {
         std::mem::replace(&mut self.tensor, tensor)
     }

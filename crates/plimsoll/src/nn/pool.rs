@@ -1,4 +1,4 @@
-//! Pooling layers, for images of one, two and three dimensions.
+//! Pooling layers for images with one, two and three dimensions.
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AvgPoolOptions, Error, MaxPoolOptions, Result, Tensor};
@@ -35,15 +35,15 @@ macro_rules! windows {
             /// A layer with adjacent windows of `kernel` elements in each dimension.
             ///
             /// # Errors
-            /// None today; it returns a `Result` so that all layers are built the same way.
+            /// None today; it returns a `Result` so that all layers are constructed in the same way.
             pub fn new(scope: &Scope, kernel: usize) -> Result<Self> {
                 Self::with(scope, $options::square(kernel))
             }
 
-            /// A layer with any windows.
+            /// A layer with arbitrary windows.
             ///
             /// # Errors
-            /// The errors of `new`.
+            /// The same errors as `new`.
             pub fn with(scope: &Scope, options: $options<D>) -> Result<Self> {
                 Ok($layer { label: scope.label(), options })
             }
@@ -86,7 +86,7 @@ impl<const D: usize> MaxPool<D> {
         self
     }
 
-    /// Returns the layer with or without a window for elements left over at the end.
+    /// Sets whether elements left over at the end get a window of their own.
     pub fn ceil_mode(mut self, ceil_mode: bool) -> Self {
         self.options.ceil_mode = ceil_mode;
         self
@@ -97,10 +97,11 @@ impl<const D: usize> MaxPool<D> {
 macro_rules! with_places {
     ($($d:literal $pool:ident $unpool:ident)*) => {$(
         impl MaxPool<$d> {
-            /// Returns the largest values and their indices in each flattened image (`int64`); `return_indices=True` in PyTorch.
+            /// Returns the largest values, and their indices in each flattened image (`int64`). In PyTorch:
+            /// `return_indices=True`.
             ///
             /// # Errors
-            /// The errors of `forward`.
+            /// The same errors as `forward`.
             pub fn forward_with_indices(&self, input: &Tensor) -> Result<(Tensor, Tensor)> {
                 let _owner = Span::layer(self.label);
                 input.$pool(self.options)
@@ -112,7 +113,7 @@ macro_rules! with_places {
             /// `output_size`.
             ///
             /// # Errors
-            /// Shapes that differ; indices outside the image; out of memory.
+            /// If the shapes differ, indices are outside the image, or memory runs out.
             pub fn forward(
                 &self,
                 input: &Tensor,
@@ -131,7 +132,8 @@ with_places! {
     3 max_pool3d_with_indices max_unpool3d
 }
 
-/// Puts the values that [`MaxPool`] selected back to their positions: [`MaxUnpool1d`], [`MaxUnpool2d`], [`MaxUnpool3d`].
+/// Puts the values that [`MaxPool`] selected back in their positions: [`MaxUnpool1d`], [`MaxUnpool2d`],
+/// [`MaxUnpool3d`].
 ///
 /// ```
 /// use plimsoll::nn::{MaxPool2d, MaxUnpool2d, Scope};
@@ -173,7 +175,7 @@ pub type AvgPool2d = AvgPool<2>;
 pub type AvgPool3d = AvgPool<3>;
 
 impl<const D: usize> AvgPool<D> {
-    /// Returns the layer with means that count padding, or not.
+    /// Sets whether means include padding.
     pub fn count_include_pad(mut self, count_include_pad: bool) -> Self {
         self.options.count_include_pad = count_include_pad;
         self
@@ -209,7 +211,7 @@ macro_rules! adaptive {
             /// A layer whose output has `size` elements in each dimension.
             ///
             /// # Errors
-            /// None today; it returns a `Result` so that all layers are built the same way.
+            /// None today; it returns a `Result` so that all layers are constructed in the same way.
             pub fn new(scope: &Scope, size: usize) -> Result<Self> {
                 Self::sizes(scope, [Some(size); D])
             }
@@ -217,7 +219,7 @@ macro_rules! adaptive {
             /// A layer whose output has these sizes; a dimension without one keeps the input's.
             ///
             /// # Errors
-            /// None today; it returns a `Result` so that all layers are built the same way.
+            /// None today; it returns a `Result` so that all layers are constructed in the same way.
             pub fn sizes(scope: &Scope, output_size: [Option<usize>; D]) -> Result<Self> {
                 Ok($layer { label: scope.label(), output_size })
             }
@@ -226,11 +228,11 @@ macro_rules! adaptive {
 }
 
 adaptive! {
-    /// Brings images of any size to a fixed size by means of windows: [`AdaptiveAvgPool1d`], [`AdaptiveAvgPool2d`],
-    /// [`AdaptiveAvgPool3d`].
+    /// Reduces images of any size to a fixed size by averaging over windows: [`AdaptiveAvgPool1d`],
+    /// [`AdaptiveAvgPool2d`], [`AdaptiveAvgPool3d`].
     AdaptiveAvgPool;
-    /// Brings images of any size to a fixed size by maxima of windows: [`AdaptiveMaxPool1d`], [`AdaptiveMaxPool2d`],
-    /// [`AdaptiveMaxPool3d`].
+    /// Reduces images of any size to a fixed size by taking the maximum of each window: [`AdaptiveMaxPool1d`],
+    /// [`AdaptiveMaxPool2d`], [`AdaptiveMaxPool3d`].
     AdaptiveMaxPool;
 }
 

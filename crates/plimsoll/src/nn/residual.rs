@@ -1,4 +1,4 @@
-//! The residual stream of a pre-norm transformer, whose sublayers read it normalized.
+//! The residual stream of a pre-norm transformer. Its sublayers read the stream after normalization.
 //!
 //! A sublayer's output is not added immediately: the next normalization adds it in its own pass. A normalization's output is not
 //! kept but recomputed in the backward pass, from its input, which is kept anyway.
@@ -12,7 +12,7 @@ use plimsoll_tensor::{Result, Tensor, autocast};
 
 use super::{Dropout, LayerNorm, Module, RmsNorm};
 
-/// A normalization of rows.
+/// A normalization over rows.
 pub(crate) trait RowNorm: Module + Clone + Send + Sync + 'static {
     /// The label of the layer's tensors.
     fn label(&self) -> LabelId;
@@ -41,7 +41,8 @@ impl RowNorm for RmsNorm {
     }
 }
 
-/// The sublayers of a model, as a sequence that is checkpointed within a budget. Those that run in one go share a stream.
+/// The sublayers of a model, as a sequence that is checkpointed within a budget. Sublayers that run together share a
+/// stream.
 pub(crate) struct Sublayers {
     label: LabelId,
     sublayers: Vec<Box<Sublayer>>,
@@ -112,8 +113,8 @@ impl ResidualStream {
         Ok(())
     }
 
-    /// Returns the normalized stream, in the type in which products read it. Products that need it in the backward pass save only
-    /// a recipe to recompute it.
+    /// Returns the normalized stream, in the type that products read. Products that need it in the backward pass save
+    /// only a recipe to recompute it.
     pub(crate) fn normalized<N: RowNorm>(&mut self, norm: &N) -> Result<Tensor> {
         let recomputed = norm.clone();
         let recomputed = move |x: &[Tensor]| autocast::lower(&recomputed.forward(&x[0])?);
@@ -127,7 +128,7 @@ impl ResidualStream {
         }
     }
 
-    /// Returns the final stream, normalized.
+    /// Returns the final, normalized stream.
     pub(crate) fn finish<N: RowNorm>(mut self, norm: &N) -> Result<Tensor> {
         match self.part_to_fuse(norm)? {
             None => norm.forward(&self.sum),
@@ -141,7 +142,7 @@ impl ResidualStream {
         Ok(ResidualStream { sum: self.sum.select(dim, index)?, part, ..self })
     }
 
-    /// Replaces the stream by what `layer` computes from it.
+    /// Replaces the stream with what `layer` computes from it.
     pub(crate) fn replace(&mut self, layer: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<()> {
         self.settle(self.label)?;
         self.sum = layer(&self.sum)?;

@@ -38,7 +38,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The root of a new model on a device; no path is in use. All initial values follow from `seed`.
+    /// The root of a new model on a device; no path is in use yet. All initial values are derived from `seed`.
     pub fn new(device: &Device, seed: u64) -> Scope {
         Scope {
             device: device.clone(),
@@ -51,9 +51,9 @@ impl Scope {
         }
     }
 
-    /// The same place, whose parameters have no memory until an operation uses them. Their initial values are drawn then, with the
-    /// same bits. So a model that is too large for a device can be built, and then sharded by
-    /// [`fully_shard`](crate::parallel::fully_shard), one unit at a time. Like PyTorch's `meta` device.
+    /// The same place, but with parameters that have no memory until an operation uses them. Their initial values are
+    /// drawn at that time, and are bit-identical. So a model that is too large for a device can be built, and then
+    /// sharded by [`fully_shard`](crate::parallel::fully_shard), one unit at a time. Like PyTorch's `meta` device.
     ///
     /// ```
     /// use plimsoll::nn::{Linear, Module, Scope};
@@ -71,14 +71,15 @@ impl Scope {
         self
     }
 
-    /// The same place, whose layers are shared by the ranks of a group (tensor parallelism): each rank has a part of
-    /// [`ColumnParallelLinear`](super::ColumnParallelLinear), [`RowParallelLinear`](super::RowParallelLinear) and
-    /// [`VocabParallelEmbedding`](super::VocabParallelEmbedding), and with them of the models [`Gpt2`](crate::models::Gpt2) and
-    /// [`Llama`](crate::models::Llama). All ranks get the same data.
+    /// The same place, but with layers that are divided among the ranks of a group (tensor parallelism): each rank has
+    /// a part of each [`ColumnParallelLinear`](super::ColumnParallelLinear),
+    /// [`RowParallelLinear`](super::RowParallelLinear) and [`VocabParallelEmbedding`](super::VocabParallelEmbedding),
+    /// and thus of the models [`Gpt2`](crate::models::Gpt2) and [`Llama`](crate::models::Llama). All ranks get the same
+    /// data.
     ///
-    /// Between these layers, a rank has a part of the tokens (sequence parallelism). So each other parameter that is made here must
-    /// be used on the rank's tokens, as normalization does: the ranks add its gradients. Dropout draws other masks on each rank, so
-    /// seed the ranks' devices differently.
+    /// Between these layers, a rank has a part of the tokens (sequence parallelism). So any other parameter made here
+    /// must be used on the rank's own tokens, as in normalization: the ranks then add up its gradients. Dropout masks
+    /// must differ between ranks, so seed the ranks' devices differently.
     ///
     /// ```
     /// use plimsoll::models::{Gpt2, Gpt2Config};
@@ -96,8 +97,8 @@ impl Scope {
     ///
     /// [`fully_shard`](crate::parallel::fully_shard) over the other dimension of the mesh averages gradients, clips them, saves and loads
     /// under the names and shapes of the whole model. [`Module::state_dict`](super::Module::state_dict) has this rank's parts.
-    /// Refused with an error: all kinds of [`Shard`](crate::parallel::Shard) but `Nothing`, `optim::clip_grad_norm_`, `GradScaler`,
-    /// `Muon`, `Adafactor` and `Lamb`.
+    /// These are rejected with an error: all kinds of [`Shard`](crate::parallel::Shard) except `Nothing`,
+    /// `optim::clip_grad_norm_`, `GradScaler`, `Muon`, `Adafactor` and `Lamb`.
     #[must_use]
     pub fn tensor_parallel(mut self, group: &ProcessGroup) -> Scope {
         self.region = TensorParallel::new(group);
@@ -114,31 +115,31 @@ impl Scope {
         Scope { path: self.name(name), ..self.clone() }
     }
 
-    /// The names from the root to here, joined by dots; empty at the root.
+    /// The names on the path from the root to here, joined by dots; empty at the root.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The device that parameters are made on.
+    /// The device on which parameters are created.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The label of the allocations of a layer built here.
+    /// The label for the allocations of a layer built here.
     pub fn label(&self) -> LabelId {
         label::intern(&self.path)
     }
 
-    /// Makes a parameter at this place, with initial values drawn by the rule `init`.
+    /// Makes a parameter at this place, with initial values drawn according to `init`.
     ///
     /// # Errors
-    /// A path that is already in use in this model; out of memory. The path stays in use even after the parameter is dropped: to
-    /// build again, start from a new root.
+    /// If the path is already in use in this model, or memory runs out. The path stays in use even after the parameter
+    /// is dropped: to build again, start from a new root.
     pub fn parameter(&self, name: &str, shape: &[usize], init: Init) -> Result<Parameter> {
         self.at(name).own_parameter(shape, init)
     }
 
-    /// Makes a parameter whose path is that of this place, for a field of [`module!`](crate::module).
+    /// Makes a parameter whose path is the path of this place, for a field of [`module!`](crate::module).
     ///
     /// # Errors
     /// As [`Scope::parameter`].
@@ -160,11 +161,11 @@ impl Scope {
         Ok(parameter)
     }
 
-    /// Makes this rank's part of a parameter of this whole shape, with its part of the initial values. Without
-    /// [`Scope::tensor_parallel`], the whole parameter.
+    /// Makes this rank's part of a parameter whose full shape is given, with its part of the initial values. Without
+    /// [`Scope::tensor_parallel`], makes the whole parameter.
     ///
     /// # Errors
-    /// As [`Scope::parameter`]; also if the number of ranks does not divide the dimension.
+    /// The same errors as [`Scope::parameter`]; also if the number of ranks does not divide the dimension.
     pub(crate) fn part(&self, name: &str, shape: &[usize], cut: Cut, init: Init) -> Result<Parameter> {
         let Some(region) = self.region.clone() else { return self.parameter(name, shape, init) };
         let path = self.name(name);
@@ -193,11 +194,11 @@ impl Scope {
         Ok(parameter)
     }
 
-    /// Redraws the initial values of a parameter of this place by another rule, for models that do not use the default initial
-    /// values of PyTorch's layers.
+    /// Redraws the initial values of a parameter of this place with a different rule, for models that do not use the
+    /// default initial values of PyTorch's layers.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn redraw(&self, name: &str, parameter: &Parameter, init: Init) -> Result<()> {
         let from = RandomStream { seed: self.seed, stream: stream_of(&self.name(name)) };
         match parameter.state() {
@@ -209,7 +210,7 @@ impl Scope {
     /// Makes a buffer at this place by calling `make` with the scope's device.
     ///
     /// # Errors
-    /// A path that is already in use in this model; the errors of `make`.
+    /// If the path is already in use in this model; also the errors of `make`.
     pub fn buffer(&self, name: &str, make: impl FnOnce(&Device) -> Result<Tensor>) -> Result<Buffer> {
         let path = self.name(name);
         self.take(&path)?;
@@ -234,7 +235,7 @@ impl Scope {
     }
 }
 
-/// Frees the memory of a parameter. Its first use draws its values.
+/// Frees the memory of a parameter. Its values are drawn when it is first used.
 fn draw_later(parameter: &Tensor, init: Init, from: RandomStream) -> Result<()> {
     let (shape, dtype, device) = (parameter.shape().to_vec(), parameter.dtype(), parameter.device().clone());
     parameter.evict_with(move || {

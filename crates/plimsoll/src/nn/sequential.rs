@@ -4,7 +4,7 @@ use plimsoll_tensor::{Result, Tensor};
 
 use super::{Members, MembersMut, Module, Scope};
 
-/// A chain of layers; each takes the output of the one before. Like `torch.nn.Sequential`.
+/// A chain of layers; each one receives the output of the previous one. Like `torch.nn.Sequential`.
 ///
 /// ```
 /// use plimsoll::{Device, Tensor, nn, nn::Module};
@@ -32,7 +32,7 @@ impl Sequential {
     /// Appends a layer, built under `name` inside this chain's scope.
     ///
     /// # Errors
-    /// The errors of `build`.
+    /// The same errors as `build`.
     pub fn add<M, F>(mut self, name: &str, build: F) -> Result<Sequential>
     where
         M: Module,
@@ -46,7 +46,7 @@ impl Sequential {
     /// Appends a layer, named by its number, as in `nn.Sequential(a, b)`.
     ///
     /// # Errors
-    /// The errors of `build`.
+    /// The same errors as `build`.
     pub fn push<M, F>(self, build: F) -> Result<Sequential>
     where
         M: Module,

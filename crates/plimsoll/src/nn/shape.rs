@@ -17,7 +17,7 @@ impl Flatten {
     /// A layer that flattens from dimension 1 to the last.
     ///
     /// # Errors
-    /// None today; it returns a `Result` so that all layers are built the same way.
+    /// None today; it returns a `Result` so that all layers are constructed in the same way.
     pub fn new(scope: &Scope) -> Result<Flatten> {
         Ok(Flatten { label: scope.label(), start: 1, end: -1 })
     }
@@ -44,7 +44,7 @@ impl Identity {
     /// Makes the layer; it has no options.
     ///
     /// # Errors
-    /// None today; it returns a `Result` so that all layers are built the same way.
+    /// None today; it returns a `Result` so that all layers are constructed in the same way.
     pub fn new(_: &Scope) -> Result<Identity> {
         Ok(Identity)
     }
@@ -70,7 +70,7 @@ macro_rules! rearranging {
             /// Makes the layer with this number.
             ///
             /// # Errors
-            /// None today; it returns a `Result` so that all layers are built the same way.
+            /// None today; it returns a `Result` so that all layers are constructed in the same way.
             pub fn new(scope: &Scope, by: usize) -> Result<$layer> {
                 Ok($layer { label: scope.label(), by })
             }
@@ -108,7 +108,7 @@ impl Unflatten {
     /// Makes the layer; one of the sizes may be -1.
     ///
     /// # Errors
-    /// None today; it returns a `Result` so that all layers are built the same way.
+    /// None today; it returns a `Result` so that all layers are constructed in the same way.
     pub fn new(scope: &Scope, dim: isize, sizes: &[isize]) -> Result<Unflatten> {
         Ok(Unflatten { label: scope.label(), dim, sizes: sizes.to_vec() })
     }

@@ -1,13 +1,13 @@
-//! A place for a layer that another layer can take, and whose passes can have hooks: [`Slot`].
+//! A place for a replaceable layer, whose passes can have hooks: [`Slot`].
 //!
-//! [`Module::replace_submodule`] and [`Module::hooks`] find a slot by its path. A slot adds nothing to names: its layer's parameters
-//! have the names that they have without it.
+//! [`Module::replace_submodule`] and [`Module::hooks`] find a slot by its path. A slot does not change names: its
+//! layer's parameters have the same names as without it.
 
 use plimsoll_tensor::{Error, Result, Tensor};
 
 use super::{Layer, Members, MembersMut, Module, ModuleHooks, Replacement};
 
-/// A place for a layer. Its model calls it like the layer, and another layer can take the place:
+/// A place for a layer. The model calls it like the layer itself, and the layer can be replaced:
 ///
 /// ```
 /// use plimsoll::nn::{Layer, Linear, Module, Scope, Slot};
@@ -56,8 +56,9 @@ enum Held<M> {
 }
 
 impl<M: Layer> Slot<M> {
-    /// The layer that the slot was made with, if calling it is the same as calling the slot: if it was not replaced and has no
-    /// hooks. A model may then use its parameters in an operation that does the work of several layers.
+    /// The layer that the slot was made with, if calling it is the same as calling the slot, that is, if it was not
+    /// replaced and has no hooks. A model may then use its parameters in an operation that does the work of several
+    /// layers.
     pub fn plain(&self) -> Option<&M> {
         match &self.layer {
             Held::Own(layer) if self.hooks.is_empty() => Some(layer),
@@ -65,7 +66,7 @@ impl<M: Layer> Slot<M> {
         }
     }
 
-    /// [`Slot::plain`], for a model that can only use the layer itself.
+    /// Like [`Slot::plain`], for a model that can only use the layer itself.
     pub(crate) fn want_plain(&self, op: &'static str) -> Result<&M> {
         self.plain().ok_or_else(|| {
             let message = "a layer that several ranks share was replaced or has hooks, which `Scope::tensor_parallel` does not support";

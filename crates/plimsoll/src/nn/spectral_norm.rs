@@ -34,7 +34,7 @@ impl<L: Weighted> SpectralNorm<L> {
     /// Wraps a layer that was made in the same scope. Starts with fifteen steps of power iteration.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, layer: L) -> Result<SpectralNorm<L>> {
         let matrix = matrix(&layer)?;
         let drawn = |name: &str, size: usize| {
@@ -63,7 +63,7 @@ impl<L: Weighted> SpectralNorm<L> {
     /// The weight divided by its largest singular value, as estimated by the last step of power iteration.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn weight(&self) -> Result<Tensor> {
         // Copies: the next forward pass changes both in place.
         let (u, v) = (self.u.copy()?, self.v.copy()?);

@@ -1,9 +1,10 @@
-//! The ranks that share each layer of a model: [`TensorParallel`]. The layers are in `parallel_linear.rs` and `vocab_parallel.rs`.
+//! The ranks among which each layer of a model is divided: [`TensorParallel`]. The layers are in `parallel_linear.rs`
+//! and `vocab_parallel.rs`.
 //!
-//! Between the products, each rank has a part of the tokens (sequence parallel): activations are cut along the dimension before the
-//! last one. A product whose weight is cut by its outputs begins with a gather of all tokens; one whose weight is cut by its inputs
-//! ends with a reduce-scatter. What is not cut, such as normalization, is used on a part of the tokens, so its gradients are added
-//! over the ranks.
+//! Between the products, each rank has a part of the tokens (sequence parallelism): activations are divided along the
+//! second-to-last dimension. A product whose weight is divided by its outputs begins by gathering all tokens; one whose
+//! weight is divided by its inputs ends with a reduce-scatter. Parameters that are not divided, such as those of a
+//! normalization, are used on a part of the tokens, so their gradients are summed over the ranks.
 
 use std::iter;
 use std::ops::Range;
@@ -13,18 +14,18 @@ use plimsoll_tensor::{DType, Error, ProcessGroup, ReduceOp, Result, Tensor, is_g
 
 const NAME: &str = "tensor_parallel";
 
-/// This rank among those that share the layers of a model.
+/// This rank, as one of those that share the layers of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct TensorParallel {
     group: ProcessGroup,
 }
 
-/// Which part of a parameter a rank has: equal ranges of a dimension.
+/// Which part of a parameter a rank has. All ranks have equal ranges of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
     /// One range.
     Whole(usize),
-    /// A range of each of several equal blocks, such as of queries, keys and values that are one matrix.
+    /// A range in each of several equal blocks, such as queries, keys and values in one matrix.
     Blocks(usize, usize),
     /// One range, which is shorter on the last rank if the number of ranks does not divide the dimension.
     Uneven(usize),
@@ -39,7 +40,7 @@ impl Cut {
 }
 
 impl TensorParallel {
-    /// `None` if there is one rank.
+    /// `None` if there is only one rank.
     pub(crate) fn new(group: &ProcessGroup) -> Option<TensorParallel> {
         (group.size() > 1).then(|| TensorParallel { group: group.clone() })
     }
@@ -48,10 +49,10 @@ impl TensorParallel {
         &self.group
     }
 
-    /// How many of `count` things a rank has.
+    /// How many of `count` items a rank has.
     ///
     /// # Errors
-    /// The number of ranks does not divide them.
+    /// If the number of ranks does not divide them.
     pub(crate) fn share(&self, what: &str, count: usize) -> Result<usize> {
         let ranks = self.group.size();
         if count.is_multiple_of(ranks) {
@@ -63,15 +64,15 @@ impl TensorParallel {
         Err(Error::argument(NAME, message))
     }
 
-    /// This rank's range of a dimension that the ranks need not divide: the last rank may have fewer.
+    /// This rank's range of a dimension; if the number of ranks does not divide it, the last rank has fewer.
     pub(crate) fn uneven(&self, count: usize) -> Range<usize> {
         uneven(count, self.group.rank(), self.group.size())
     }
 
-    /// This rank's part of the parameter `path`, which is as a whole of this shape.
+    /// This rank's part of the parameter `path`, whose full shape is given.
     ///
     /// # Errors
-    /// The number of ranks does not divide the dimension.
+    /// If the number of ranks does not divide the dimension.
     pub(crate) fn part(&self, path: &str, whole_shape: &[usize], cut: Cut) -> Result<Part> {
         let (ranks, len) = (self.group.size(), whole_shape[cut.dim()]);
         // The last rank has the fewest.
@@ -94,39 +95,39 @@ impl TensorParallel {
         Ok(Part { group: self.group.clone(), cut, whole_shape: whole_shape.to_vec() })
     }
 
-    /// The tokens of all ranks, before a product whose weight is cut by its outputs.
+    /// The tokens of all ranks, before a product whose weight is divided by its outputs.
     ///
     /// # Errors
-    /// Out of memory; a rank is lost.
+    /// If memory runs out, or a rank is lost.
     pub(crate) fn gather(&self, x: &Tensor) -> Result<Tensor> {
         self.group.all_gather_tensor(x, token_dim(x)?)
     }
 
-    /// The sums over all ranks of this rank's tokens, after a product whose weight is cut by its inputs.
+    /// This rank's tokens, summed over all ranks, after a product whose weight is divided by its inputs.
     ///
     /// # Errors
-    /// The number of ranks does not divide the tokens; out of memory; a rank is lost.
+    /// If the number of ranks does not divide the tokens, memory runs out, or a rank is lost.
     pub(crate) fn scatter(&self, x: &Tensor) -> Result<Tensor> {
         let dim = token_dim(x)?;
         self.share("tokens of a sequence", x.shape()[dim])?;
         self.group.reduce_scatter(x, dim)
     }
 
-    /// This rank's part of a tensor that all ranks have, along its first dimension, such as of the positions of tokens.
+    /// This rank's part, along the first dimension, of a tensor that all ranks have, such as the positions of tokens.
     ///
     /// # Errors
-    /// The number of ranks does not divide the dimension.
+    /// If the number of ranks does not divide the dimension.
     pub(crate) fn own_rows(&self, x: &Tensor) -> Result<Tensor> {
         let part = self.share("tokens of a sequence", x.shape()[0])?;
         x.narrow(0, self.group.rank() * part, part)
     }
 
     /// The logits of all classes for tokens `[batch, length]`, on all ranks. `hidden` computes the last hidden states of this rank's
-    /// tokens; `weight` has this rank's rows of the output layer, which has `count`. Any length works: tokens are added at the end,
-    /// which a model that looks only back does not see.
+    /// tokens; `weight` has this rank's rows of the output layer, which has `count` rows in all. Any length works:
+    /// tokens are added at the end, where a causal model does not see them.
     ///
     /// # Errors
-    /// A derivative may be asked for; the errors of `hidden`; out of memory; a rank is lost.
+    /// If a derivative may be needed, memory runs out, or a rank is lost; also the errors of `hidden`.
     pub(crate) fn logits(
         &self,
         op: &'static str,
@@ -147,7 +148,7 @@ impl TensorParallel {
             hidden(&Tensor::cat(&[tokens, &more], 1)?)?
         };
         let own = self.gather(&hidden)?.narrow(-2, 0, length)?.linear(weight, None)?;
-        // The last rank may have fewer classes. What is added to them is cut off.
+        // The last rank may have fewer classes. Its padding is cut off.
         let own = match uneven(count, 0, self.group.size()).len() - weight.shape()[0] {
             0 => own,
             missing => {
@@ -158,10 +159,10 @@ impl TensorParallel {
         self.group.all_gather_tensor(&own, 2)?.narrow(-1, 0, count)
     }
 
-    /// Adds the gradients of a parameter that each rank has as a whole, but uses on its own tokens.
+    /// Sums the gradients of a parameter that each rank has in full, but uses only on its own tokens.
     ///
     /// # Errors
-    /// A tensor that needs no gradient.
+    /// If a tensor needs no gradient.
     pub(crate) fn add_gradients(&self, parameter: &Tensor) -> Result<()> {
         let group = self.group.clone();
         let hook = move |grad: &Tensor| {
@@ -175,7 +176,7 @@ impl TensorParallel {
     }
 }
 
-/// A rank's part of a parameter that tensor parallel ranks share.
+/// One rank's part of a parameter that tensor-parallel ranks share.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     group: ProcessGroup,
@@ -201,7 +202,7 @@ impl Part {
         shape
     }
 
-    /// The ranges of the whole parameter's rows of which this part has elements, in the order of its own rows.
+    /// The ranges of the full parameter's rows that this part has elements of, in the order of its own rows.
     pub(crate) fn rows(&self) -> Vec<Range<usize>> {
         match self.cut.dim() {
             0 => self.ranges_of(self.group.rank()),
@@ -209,12 +210,12 @@ impl Part {
         }
     }
 
-    /// Whether it consists of whole rows that follow each other.
+    /// Whether it consists of consecutive, complete rows.
     pub(crate) fn is_rows(&self) -> bool {
         self.cut.dim() == 0 && self.rows().len() == 1
     }
 
-    /// The ranges of the dimension that is cut that a rank has.
+    /// The ranges that a rank has of the divided dimension.
     fn ranges_of(&self, rank: usize) -> Vec<Range<usize>> {
         let (ranks, len) = (self.group.size(), self.whole_shape[self.cut.dim()]);
         let blocks = match self.cut {
@@ -230,7 +231,7 @@ impl Part {
     /// This part of a whole tensor, copied.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub(crate) fn of(&self, whole: &Tensor) -> Result<Tensor> {
         let dim = self.cut.dim() as isize;
         no_grad(|| {
@@ -244,10 +245,10 @@ impl Part {
         })
     }
 
-    /// The whole tensor, from the parts of all ranks, of which `own` is this rank's. All ranks must call it.
+    /// The whole tensor, put together from the parts of all ranks; `own` is this rank's part. All ranks must call it.
     ///
     /// # Errors
-    /// Out of memory; a rank is lost.
+    /// If memory runs out, or a rank is lost.
     pub(crate) fn gather(&self, own: &Tensor) -> Result<Tensor> {
         let (ranks, dim) = (self.group.size(), self.cut.dim());
         no_grad(|| {
@@ -276,7 +277,7 @@ impl Part {
     }
 }
 
-/// The range of `count` things that a rank has, if the last one may have fewer.
+/// The range of `count` items that a rank has, if the last rank may have fewer.
 fn uneven(count: usize, rank: usize, ranks: usize) -> Range<usize> {
     let most = count.div_ceil(ranks);
     (rank * most).min(count)..((rank + 1) * most).min(count)
@@ -285,14 +286,14 @@ fn uneven(count: usize, rank: usize, ranks: usize) -> Range<usize> {
 /// The tokens of all ranks, for several products. Without a region, `x` itself.
 ///
 /// # Errors
-/// Out of memory; a rank is lost.
+/// If memory runs out, or a rank is lost.
 pub(crate) fn gathered(region: Option<&TensorParallel>, label: LabelId, x: Tensor) -> Result<Tensor> {
     let Some(region) = region else { return Ok(x) };
     let _owner = Span::layer(label);
     region.gather(&x)
 }
 
-/// The dimension before the last one.
+/// The second-to-last dimension.
 fn token_dim(x: &Tensor) -> Result<usize> {
     x.shape().len().checked_sub(2).ok_or_else(|| {
         Error::shape(NAME, format!("{:?}: needs a dimension of tokens before the last one", x.shape()))

@@ -27,7 +27,7 @@ impl Upsample {
     /// A layer that multiplies the size by this factor, with nearest-neighbour interpolation.
     ///
     /// # Errors
-    /// None today; it returns a `Result` so that all layers are built the same way.
+    /// None today; it returns a `Result` so that all layers are constructed in the same way.
     pub fn scale(scope: &Scope, scale_factor: f64) -> Result<Upsample> {
         let mode = InterpolateMode::Nearest;
         Ok(Upsample { label: scope.label(), sizes: Vec::new(), scale: scale_factor, mode })
@@ -36,7 +36,7 @@ impl Upsample {
     /// A layer that resizes to these sizes, with nearest-neighbour interpolation.
     ///
     /// # Errors
-    /// None today; it returns a `Result` so that all layers are built the same way.
+    /// None today; it returns a `Result` so that all layers are constructed in the same way.
     pub fn size(scope: &Scope, sizes: &[usize]) -> Result<Upsample> {
         let mode = InterpolateMode::Nearest;
         Ok(Upsample { label: scope.label(), sizes: sizes.to_vec(), scale: 1.0, mode })

@@ -1,4 +1,4 @@
-//! A vocabulary of which each rank has a part: [`VocabParallelEmbedding`], and the cross entropy of its output layer.
+//! A vocabulary that is divided among ranks: [`VocabParallelEmbedding`], and the cross entropy of its output layer.
 
 use std::ops::Range;
 
@@ -13,14 +13,15 @@ use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
 const NAME: &str = "vocab_parallel_cross_entropy";
-/// Logits that are computed at a time, which bounds the temporary memory.
+/// The number of logits to compute at a time, which bounds the temporary memory.
 const CHUNK: usize = 8 << 20;
 /// Targets with this class do not count.
 const IGNORED: i64 = -100;
 
-/// An [`Embedding`](super::Embedding) of which each rank of [`Scope::tensor_parallel`] has some of the rows; the last rank has fewer,
-/// if the number of ranks does not divide them. Each rank looks up all tokens `int64 […, tokens]`, and gets the rows of its tokens,
-/// `[…, tokens / ranks, size]`. Without `tensor_parallel` it is an `Embedding`. Like Megatron's, with sequence parallelism.
+/// An [`Embedding`](super::Embedding) whose rows are divided among the ranks of [`Scope::tensor_parallel`]; if they
+/// cannot be divided equally, the last rank has fewer. Each rank looks up all tokens `int64 […, tokens]`, and gets the
+/// rows for its own tokens, `[…, tokens / ranks, size]`. Without `tensor_parallel` it is a plain `Embedding`. Like
+/// Megatron's, with sequence parallelism.
 ///
 /// ```
 /// use plimsoll::nn::{Module, Scope, VocabParallelEmbedding};
@@ -42,19 +43,19 @@ pub struct VocabParallelEmbedding {
 }
 
 impl VocabParallelEmbedding {
-    /// `count` rows of all ranks together of `size` numbers, drawn from the standard normal distribution. The ranks' initial values are
-    /// together those of an `Embedding` at this place.
+    /// A layer with `count` rows over all ranks, each of `size` numbers drawn from the standard normal distribution.
+    /// Together, the ranks' initial values are those of an `Embedding` at this place.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, count: usize, size: usize) -> Result<VocabParallelEmbedding> {
         VocabParallelEmbedding::with_init(scope, count, size, Init::Normal(1.0))
     }
 
-    /// The same layer with other initial values.
+    /// The same layer with different initial values.
     ///
     /// # Errors
-    /// The errors of [`VocabParallelEmbedding::new`].
+    /// The same errors as [`VocabParallelEmbedding::new`].
     pub fn with_init(scope: &Scope, count: usize, size: usize, init: Init) -> Result<VocabParallelEmbedding> {
         let weight = scope.part("weight", &[count, size], Cut::Uneven(0), init)?;
         Ok(VocabParallelEmbedding { label: scope.label(), weight, region: scope.region(), count })
@@ -83,7 +84,7 @@ impl Module for VocabParallelEmbedding {
 #[derive(Clone, Debug)]
 struct Own {
     classes: Range<usize>,
-    /// Whether the rank looks up what is below or above the vocabulary, which is an error there.
+    /// Whether this rank looks up classes below or above the vocabulary, and so reports them as an error.
     is_first: bool,
     is_last: bool,
 }
@@ -93,7 +94,8 @@ impl Own {
         Own { is_first: group.rank() == 0, is_last: classes.end == count, classes }
     }
 
-    /// The index of each class among this rank's, 0 for those of other ranks; and which are those.
+    /// The index of each class among this rank's classes, 0 for classes of other ranks; and which ones belong to other
+    /// ranks.
     fn index(&self, classes: &Tensor) -> Result<(Tensor, Tensor)> {
         let below = || classes.lt_scalar(self.classes.start as i64);
         let above = || classes.ge_scalar(self.classes.end as i64);
@@ -107,8 +109,9 @@ impl Own {
     }
 }
 
-/// The mean cross entropy of the projection `x · weightᵀ` against classes. `x` has this rank's tokens, `weight` this rank's classes of
-/// `count`; `target` has all tokens. All ranks get the same loss. Without a region, as [`Tensor::linear_cross_entropy`].
+/// The mean cross entropy of the projection `x · weightᵀ` against classes. `x` has this rank's tokens, `weight` has
+/// this rank's share of `count` classes; `target` has all tokens. All ranks get the same loss. Without tensor
+/// parallelism, the same as [`Tensor::linear_cross_entropy`].
 pub(crate) fn cross_entropy(
     region: Option<&TensorParallel>,
     x: &Tensor,
@@ -131,8 +134,8 @@ pub(crate) fn cross_entropy(
     Ok(outs[0].clone())
 }
 
-/// `x, weight, target -> loss`. Of each row, the ranks exchange the logarithm of the sum of exponentials of their logits, and the logit
-/// of the target. The derivative computes the logits once more. They are never whole.
+/// `x, weight, target -> loss`. For each row, the ranks exchange the log-sum-exp of their logits and the logit of the
+/// target. The derivative recomputes the logits. They are never materialized in full.
 struct VocabParallelCrossEntropy {
     group: ProcessGroup,
     own: Own,
@@ -208,7 +211,7 @@ impl Function for VocabParallelCrossEntropy {
         for chunk in self.chunks(rows) {
             let of = |all: &Tensor| all.narrow(0, chunk.0, chunk.1);
             let share = logits(&x, &weight, chunk)?.sub(&of(&sums)?.unsqueeze(1)?)?.exp()?;
-            // One less at the target, if it is one of this rank's classes.
+            // Subtracts one at the target, if it is one of this rank's classes.
             let hit = of(&others)?.to_dtype(share.dtype())?.sub_scalar(1.0)?.unsqueeze(1)?;
             share.scatter_add_(1, &of(&index)?.unsqueeze(1)?, &hit)?;
             let share =

@@ -28,7 +28,7 @@ impl<L: Weighted> WeightNorm<L> {
     /// Wraps a layer that was made in the same scope; the weight keeps its value.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, layer: L) -> Result<WeightNorm<L>> {
         let lengths = lengths(&layer.weight().detach())?;
         let length = scope.parameter("parametrizations.weight.original0", lengths.shape(), Init::Ones)?;
@@ -44,7 +44,7 @@ impl<L: Weighted> WeightNorm<L> {
     /// The weight: directions times lengths.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn weight(&self) -> Result<Tensor> {
         let direction = self.layer.weight();
         direction.mul(&self.length.div(&lengths(direction)?)?)

@@ -1,4 +1,4 @@
-//! Layers that can run with another tensor in place of their weight, as spectral and weight normalization require.
+//! Layers that can run with another tensor instead of their weight, as spectral and weight normalization require.
 
 use plimsoll_tensor::label::Span;
 use plimsoll_tensor::{Result, Tensor};
@@ -11,7 +11,7 @@ pub trait Weighted: Module {
     /// Its weight.
     fn weight(&self) -> &Parameter;
 
-    /// The output with this weight in place of the layer's own weight.
+    /// The output with this weight instead of the layer's own weight.
     ///
     /// # Errors
     /// As its `forward`.

@@ -17,7 +17,7 @@ impl Unfold {
     /// The layer with these windows.
     ///
     /// # Errors
-    /// None today; it returns a `Result` so that all layers are built the same way.
+    /// None today; it returns a `Result` so that all layers are constructed in the same way.
     pub fn new(scope: &Scope, options: WindowOptions) -> Result<Unfold> {
         Ok(Unfold { label: scope.label(), options })
     }
@@ -42,7 +42,7 @@ impl Fold {
     /// The layer for images of this height and width.
     ///
     /// # Errors
-    /// None today; it returns a `Result` so that all layers are built the same way.
+    /// None today; it returns a `Result` so that all layers are constructed in the same way.
     pub fn new(scope: &Scope, output_size: [usize; 2], options: WindowOptions) -> Result<Fold> {
         Ok(Fold { label: scope.label(), output_size, options })
     }
@@ -77,7 +77,7 @@ impl Bilinear {
     /// A layer from two vectors of these widths to this many outputs.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(scope: &Scope, first: usize, second: usize, outputs: usize) -> Result<Bilinear> {
         let init = Init::default_for(first);
         let weight = scope.parameter("weight", &[outputs, first, second], init)?;
@@ -87,7 +87,7 @@ impl Bilinear {
     /// The output for both vectors.
     ///
     /// # Errors
-    /// The errors of [`Tensor::bilinear`].
+    /// The same errors as [`Tensor::bilinear`].
     pub fn forward(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         x.bilinear(y, &self.weight, &self.bias)

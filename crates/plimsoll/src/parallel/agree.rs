@@ -1,4 +1,4 @@
-//! Checks that all ranks have the same model and do the same with it.
+//! Checks that all ranks have the same model and use it in the same way.
 
 use plimsoll_tensor::{Error, ProcessGroup, Result, Tensor};
 use twox_hash::XxHash3_64;

@@ -1,8 +1,8 @@
-//! The same bits on any number of ranks: [`Reproducible`].
+//! Bit-identical results on any number of ranks: [`Reproducible`].
 //!
-//! A batch is cut into lanes. Pass j of rank r is lane j · N + r, where N is the number of ranks. So a pass of all ranks has N
-//! neighbouring lanes, whose sum is one node of a balanced tree over all lanes, whatever N is. The nodes of a rank's passes are
-//! added as they come, two of the same height at a time, which is the rest of that tree.
+//! A batch is divided into lanes. Pass j of rank r is lane j · N + r, where N is the number of ranks. So one pass of
+//! all ranks covers N neighbouring lanes, whose sum is one node of a balanced tree over all lanes, for any N. The sums
+//! of successive passes are then added as they arrive, two of the same height at a time, which completes the tree.
 
 use plimsoll_tensor::label::{Category, Span, intern};
 use plimsoll_tensor::{DType, Device, Error, ProcessGroup, ReduceOp, Result, RngState, Tensor, no_grad};
@@ -11,11 +11,11 @@ use crate::nn::Module;
 
 const NAME: &str = "Reproducible";
 
-/// Asks for gradients with the same bits on any number of ranks that divides `lanes`, one rank among them.
+/// Requests gradients that are bit-identical on any number of ranks that divides `lanes`, including a single rank.
 ///
-/// A batch is cut into lanes of equal size. Each is a pass of its own, with its own random numbers; a rank runs `lanes / N` of
-/// them. Gradients are added as a balanced tree over the lanes, in 32 bits or more. Together with the same data for each lane, and
-/// on GPUs of one model, a training on 1, 2, 4 or 8 ranks then ends with the same parameters, bit for bit.
+/// A batch is divided into lanes of equal size. Each is a pass of its own, with its own random numbers; a rank runs
+/// `lanes / N` of them. Gradients are summed in a balanced tree over the lanes, in 32 bits or more. Given the same data
+/// for each lane, and GPUs of one model, training on 1, 2, 4 or 8 ranks then ends with bit-identical parameters.
 ///
 /// Backward passes that do not complete a batch leave the parameters without gradients. The last one sets the means over all
 /// lanes. Gradients must be `None` before the first pass of a batch: call [`Optimizer::zero_grad`](crate::optim::Optimizer::zero_grad).
@@ -52,9 +52,10 @@ const NAME: &str = "Reproducible";
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 ///
-/// Passes are smaller, and gradients are exchanged once for each pass. For each level of the tree that a rank adds, it needs 4
-/// bytes for each element of its part of the gradients. Running statistics of batch normalization depend on the order
-/// of passes, so a model that has them is refused, and so is [`DdpOptions::find_unused_parameters`](super::DdpOptions).
+/// Passes are smaller, and gradients are exchanged once for each pass. For each level of the tree that it adds up, a
+/// rank needs 4 bytes for each element of its part of the gradients. Running statistics of batch normalization depend
+/// on the order of passes, so models that keep them are rejected, and so is
+/// [`DdpOptions::find_unused_parameters`](super::DdpOptions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reproducible {
     /// The number of lanes: a power of two, and a multiple of the number of ranks.
@@ -73,17 +74,18 @@ impl Reproducible {
     /// ```
     ///
     /// # Errors
-    /// The number of lanes is not a power of two, or not a multiple of the number of ranks.
+    /// If the number of lanes is not a power of two, or not a multiple of the number of ranks.
     pub fn lanes_of(self, group: &ProcessGroup) -> Result<Vec<usize>> {
         self.check(group.size())?;
         Ok((group.rank()..self.lanes).step_by(group.size()).collect())
     }
 
-    /// Runs `f` once for each lane of this rank, with that lane's random numbers. All ranks must have seeded `device` alike.
-    /// Afterwards the device's generator is as far as those of the lanes, which must all draw equally often.
+    /// Runs `f` once for each lane of this rank, with that lane's random numbers. All ranks must have seeded `device`
+    /// with the same value. Afterwards, the device's generator has advanced as far as those of the lanes, which must
+    /// all draw equally often.
     ///
     /// # Errors
-    /// As [`Reproducible::lanes_of`]; the first error of `f`.
+    /// The same errors as [`Reproducible::lanes_of`]; also the first error of `f`.
     pub fn run<T>(
         self,
         group: &ProcessGroup,
@@ -116,7 +118,7 @@ impl Reproducible {
     }
 
     /// # Errors
-    /// As [`Reproducible::lanes_of`]; or the model's batch normalization keeps running statistics.
+    /// The same errors as [`Reproducible::lanes_of`]; also if the model's batch normalization keeps running statistics.
     pub(super) fn check_model(self, module: &dyn Module, group: &ProcessGroup) -> Result<()> {
         self.check(group.size())?;
         let statistics = module.named_buffers().into_iter().find(|(name, _)| name.ends_with("running_mean"));
@@ -129,8 +131,8 @@ impl Reproducible {
     }
 }
 
-/// The seed of a rank's random numbers, such as its dropout masks: `seed` itself on rank 0, a different one on each other rank.
-/// [`Reproducible::run`] gives it to lanes.
+/// The seed of a rank's random numbers, such as its dropout masks: `seed` itself on rank 0, a different seed on each
+/// other rank. [`Reproducible::run`] gives it to lanes.
 ///
 /// ```
 /// use plimsoll::parallel::rank_seed;
@@ -145,7 +147,7 @@ pub fn rank_seed(seed: u64, rank: usize) -> u64 {
 #[derive(Debug)]
 pub(super) struct Passes {
     lanes: usize,
-    /// The number of passes of a rank.
+    /// The number of passes on each rank.
     of_batch: usize,
     done: usize,
 }
@@ -160,13 +162,13 @@ impl Passes {
         self.done + 1 == self.of_batch
     }
 
-    /// Counts the running pass. `is_complete` is false if it failed: then the next one begins a batch.
+    /// Counts the running pass. `is_complete` is false if it failed; the next pass then begins a new batch.
     pub(super) fn end(&mut self, is_complete: bool) {
         self.done = if is_complete { (self.done + 1) % self.of_batch } else { 0 };
     }
 }
 
-/// The sum of a flat buffer over the lanes so far: of this rank's part.
+/// The sum over the lanes so far of this rank's part of a flat buffer.
 #[derive(Default)]
 pub(super) struct LaneSums {
     /// Complete trees by height, at most one of each.
@@ -174,13 +176,13 @@ pub(super) struct LaneSums {
 }
 
 impl LaneSums {
-    /// Forgets what an earlier batch left, because it failed.
+    /// Discards what a failed batch left behind.
     pub(super) fn clear(&mut self) {
         self.trees.clear();
     }
 
-    /// Adds the gradients of one pass of all ranks. `whole` has a part for each rank of `group`; the ranks of `replicate`, if there is
-    /// one, have gradients of the same parts.
+    /// Adds the gradients of one pass over all ranks. `whole` has a part for each rank of `group`; the ranks of
+    /// `replicate`, if given, have gradients of the same parts.
     pub(super) fn add(
         &mut self,
         whole: &Tensor,
@@ -206,7 +208,7 @@ impl LaneSums {
         })
     }
 
-    /// Writes the mean over all lanes to `part`, and forgets the sum.
+    /// Writes the mean over all lanes to `part`, and discards the sum.
     pub(super) fn mean_into(&mut self, part: &Tensor, passes: &Passes) -> Result<()> {
         let Some(sum) = self.trees.drain(..).flatten().next() else { return Ok(()) };
         no_grad(|| {
@@ -216,8 +218,8 @@ impl LaneSums {
     }
 }
 
-/// This rank's part of the sum of all ranks' gradients, in 32 bits or more. Of one dimension or two: the sum over `group` is a node
-/// of the tree over all ranks, if the size of `group` is a power of two.
+/// This rank's part of the sum of all ranks' gradients, in 32 bits or more. There may be one dimension or two: the sum
+/// over `group` is a node of the tree over all ranks, if the size of `group` is a power of two.
 pub(super) fn sum_of_parts(
     whole: &Tensor,
     group: &ProcessGroup,
@@ -231,7 +233,7 @@ pub(super) fn sum_of_parts(
     Ok(sum)
 }
 
-/// The type in which gradients of a type are added.
+/// The type in which gradients of the given type are summed.
 fn sum_dtype(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn lanes_are_added_as_a_balanced_tree_on_any_number_of_ranks() {
-        // In 32 bits, the order matters: 1 is lost beside 2^24 unless it is added to another 1 first.
+        // In 32 bits, the order matters: 2^24 + 1 loses the 1 unless another 1 is added to it first.
         let values = [16_777_216.0f32, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
         let tree = ((values[0] + values[1]) + (values[2] + values[3]))
             + ((values[4] + values[5]) + (values[6] + values[7]));

@@ -7,9 +7,11 @@ use plimsoll_tensor::{Error, ProcessGroup, Result};
 const NAME: &str = "DeviceMesh";
 
 /// The ranks of a world as a grid with named dimensions. Like `torch.distributed.device_mesh.init_device_mesh`: the last dimension
-/// has neighbouring ranks. Each dimension has a group of the ranks that differ only in it, this rank among them.
+/// has neighbouring ranks. For each dimension there is a group of ranks that differ only in that dimension, including
+/// this rank.
 ///
-/// On several hosts, give the last dimension as many ranks as a host has GPUs: then its collectives stay on the host.
+/// On several hosts, give the last dimension as many ranks as a host has GPUs, so that its collectives stay within a
+/// host.
 ///
 /// ```
 /// use plimsoll::ProcessGroup;
@@ -25,7 +27,7 @@ const NAME: &str = "DeviceMesh";
 pub struct DeviceMesh {
     /// The ranks of this mesh.
     world: ProcessGroup,
-    /// The ranks of the mesh of which this one is a part.
+    /// The ranks of the mesh that this one is part of.
     root: ProcessGroup,
     /// The group of each dimension, with its name.
     dims: Vec<(String, ProcessGroup)>,
@@ -35,7 +37,7 @@ impl DeviceMesh {
     /// Arranges all ranks of a [`World`](crate::dist::World) or a group. All ranks must call this with the same dimensions.
     ///
     /// # Errors
-    /// The product of the sizes is not the number of ranks; two dimensions have the same name; or a name is empty.
+    /// If the product of the sizes is not the number of ranks, two dimensions have the same name, or a name is empty.
     pub fn new(world: &impl AsRef<ProcessGroup>, dims: &[(&str, usize)]) -> Result<DeviceMesh> {
         let world = world.as_ref();
         let ranks = dims.iter().try_fold(1usize, |ranks, (_, size)| ranks.checked_mul(*size));
@@ -77,7 +79,7 @@ impl DeviceMesh {
     /// ```
     ///
     /// # Errors
-    /// There is no such dimension.
+    /// If there is no such dimension.
     pub fn submesh(&self, name: &str) -> Result<DeviceMesh> {
         let group = self.group(name)?.clone();
         let dims = vec![(name.to_owned(), group.clone())];
@@ -97,7 +99,7 @@ impl DeviceMesh {
     /// The ranks that differ from this one only in the dimension `name`. Like `DeviceMesh.get_group`.
     ///
     /// # Errors
-    /// There is no such dimension.
+    /// If there is no such dimension.
     pub fn group(&self, name: &str) -> Result<&ProcessGroup> {
         let found = self.dims.iter().find(|(other, _)| other == name);
         found.map(|(_, group)| group).ok_or_else(|| {
@@ -109,12 +111,12 @@ impl DeviceMesh {
     /// This rank's position in the dimension `name`. Like `DeviceMesh.get_local_rank`.
     ///
     /// # Errors
-    /// There is no such dimension.
+    /// If there is no such dimension.
     pub fn local_rank(&self, name: &str) -> Result<usize> {
         Ok(self.group(name)?.rank())
     }
 
-    /// The ranks of the mesh of which this one is a part.
+    /// The ranks of the mesh that this one is part of.
     pub(super) fn root(&self) -> &ProcessGroup {
         &self.root
     }

@@ -1,8 +1,8 @@
-//! The norm of all gradients, with the same bits for any kind of sharding.
+//! The norm of all gradients, bit-identical for any kind of sharding.
 //!
-//! The squares of each row are added in 64 bits. A row is never split between sharded ranks, so its sum does not depend on the rank
-//! that has it. Then the sums of all rows are added, in the order of the parameters. Of tensor parallel ranks, each may have a part
-//! of a row: their sums are added first. What each of them has as a whole counts once.
+//! The squares of each row are summed in 64 bits. Sharding never splits a row between ranks, so the sum does not depend
+//! on which rank has the row. Then the sums of all rows are added in the order of the parameters. Tensor-parallel ranks
+//! may each have a part of a row: their sums are added first. Parameters that each of them has in full count once.
 
 use plimsoll_tensor::label::{Category, Span, intern};
 use plimsoll_tensor::{DType, Error, ProcessGroup, ReduceOp, Result, Tensor, into_out, no_grad};
@@ -11,7 +11,7 @@ use crate::nn::{Part, part_of};
 
 const NAME: &str = "clip_grad_norm_";
 
-/// Elements that are squared at a time, which bounds the temporary memory.
+/// The number of elements to square at a time, which bounds the temporary memory.
 const CHUNK: usize = 1 << 20;
 
 /// The rows of all gradients; this rank has some of them.
@@ -31,12 +31,12 @@ struct Own {
     first: usize,
     row_len: usize,
     grad: Tensor,
-    /// Whether the sums of their squares count. If not, another rank has the same rows.
+    /// Whether to count the sums of their squares. If not, another rank has the same rows.
     counts: bool,
 }
 
-/// Scales the gradients of these parameters, which this rank has as a whole or of which tensor parallel ranks have parts, as
-/// [`RowSums::clip`].
+/// Scales the gradients of these parameters like [`RowSums::clip`]. Each parameter is one that this rank has in full,
+/// or one that tensor-parallel ranks share.
 pub(super) fn clip<'a>(
     parameters: impl Iterator<Item = &'a Tensor>,
     max_norm: f64,
@@ -69,7 +69,7 @@ impl RowSums {
         self.add_if(true, full_shape, first, grad);
     }
 
-    /// The same. If it does not count, another rank has the same gradient.
+    /// The same. If `counts` is false, another rank has the same gradient.
     fn add_if(&mut self, counts: bool, full_shape: &[usize], first: usize, grad: Option<Tensor>) {
         let (row_len, rows) = (row_len(full_shape), full_shape.first().copied().unwrap_or(1));
         self.want_memory(rows, row_len);
@@ -92,15 +92,15 @@ impl RowSums {
         Ok(())
     }
 
-    /// Plans memory to square these rows.
+    /// Plans the memory for squaring these rows.
     fn want_memory(&mut self, rows: usize, row_len: usize) {
-        let at_once = rows.min(rows_of_chunk(row_len)).max(2); // a single row is added as two
+        let at_once = rows.min(rows_of_chunk(row_len)).max(2); // a single row is summed as two rows
         self.most_rows = self.most_rows.max(at_once);
         self.most_elements = self.most_elements.max(at_once * row_len);
     }
 
-    /// Scales the gradients so that the norm of all is at most `max_norm`. With a group, the other ranks have the other rows or parts.
-    /// Returns the norm before scaling; `None` if there are no gradients.
+    /// Scales the gradients so that the norm of all is at most `max_norm`. If there is a group, its other ranks have
+    /// the other rows or parts. Returns the norm before scaling; `None` if there are no gradients.
     pub(super) fn clip(&self, group: Option<&ProcessGroup>, max_norm: f64) -> Result<Option<Tensor>> {
         if max_norm.is_nan() || max_norm < 0.0 {
             return Err(Error::argument(NAME, format!("max_norm is {max_norm}; it must be 0 or more")));
@@ -109,7 +109,7 @@ impl RowSums {
         let _owner = Span::of(Category::Workspace, intern(NAME));
         no_grad(|| {
             let sums = Tensor::full(&[self.rows], 0.0, DType::F64, first.device())?;
-            // As large as the full parameters need it, so that all ranks request the same memory.
+            // Sized for the full parameters, so that all ranks request the same memory.
             let empty = |len: usize| Tensor::empty(&[len], DType::F64, first.device());
             let work = Work {
                 wide: empty(self.most_elements)?,
@@ -126,7 +126,7 @@ impl RowSums {
             }
             drop(work);
             if let Some(group) = group {
-                group.all_reduce(&sums, ReduceOp::Sum)?; // of a whole row only zeros are added, so this is exact
+                group.all_reduce(&sums, ReduceOp::Sum)?; // only zeros are added to a complete row, so this is exact
             }
             let norm = sums.sum()?.sqrt()?;
             let factor = norm.add_scalar(1e-6)?.reciprocal()?.mul_scalar(max_norm)?.clamp_max(1.0)?;
@@ -150,7 +150,7 @@ fn rows_of_chunk(row_len: usize) -> usize {
     (CHUNK / row_len.max(1)).max(1)
 }
 
-/// Writes the sums of squares of the rows of a gradient to `sums`, from `at` on.
+/// Writes the sums of squares of the rows of a gradient to `sums`, from `at` onward.
 fn square_sums(sums: &Tensor, at: usize, row_len: usize, grad: &Tensor, work: &Work) -> Result<()> {
     if grad.numel() == 0 {
         return Ok(());

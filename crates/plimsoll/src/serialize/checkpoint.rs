@@ -1,4 +1,4 @@
-//! Everything needed to resume training, in one file: [`Checkpoint`]. It also opens the folders that several ranks have saved.
+//! Everything needed to resume training, in one file: [`Checkpoint`]. It also opens folders saved by several ranks.
 //!
 //! The file is in safetensors format: tensors `model.…` and `optimizer.…`, and everything else as JSON in its header. So other
 //! tools can read the weights, and the file is replaced atomically.
@@ -17,8 +17,8 @@ use crate::nn::{Module, check_listed};
 use crate::optim::{GroupState, Optimizer, OptimizerState, ParamState};
 use crate::state_dict::{SerializeError, StateDict, Strict, TensorSource};
 
-/// A model, optimizers, random generators, and values (schedulers, epoch, position in the data), from which training resumes bit
-/// for bit.
+/// A model, optimizers, random number generators, and values (schedulers, epoch, position in the data), from which
+/// training resumes bit for bit.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -53,7 +53,7 @@ pub struct Checkpoint {
     saved: Option<Saved>,
 }
 
-/// Reads a tensor of an optimizer's state: gets the number of the parameter, and the tensor's name in a source.
+/// Reads a tensor of an optimizer's state. It receives the number of the parameter and the tensor's name in a source.
 pub(crate) type ReadState<'a> = dyn Fn(usize, &str, &dyn TensorSource) -> Result<Tensor, SerializeError> + 'a;
 
 /// Where the tensors of a checkpoint are, if it was opened.
@@ -99,24 +99,24 @@ impl Checkpoint {
         self
     }
 
-    /// Adds the state of a device's random generator, under a name.
+    /// Adds the state of a device's random number generator under a name.
     #[must_use]
     pub fn generator(mut self, name: &str, device: &Device) -> Checkpoint {
         self.generators.insert(name.to_owned(), device.rng_state());
         self
     }
 
-    /// Adds a value: a scheduler's `state_dict()`, the epoch, the number of the next batch.
+    /// Adds a value: a scheduler's `state_dict()`, the epoch, or the number of the next batch.
     #[must_use]
     pub fn value(mut self, name: &str, value: impl Into<Value>) -> Checkpoint {
         self.values.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Writes the file, under a temporary name first: the last checkpoint stays until this one is on disk.
+    /// Writes the file, first under a temporary name: the last checkpoint stays until this one is on disk.
     ///
     /// # Errors
-    /// The disk is full, or the folder does not exist. The previous save is unchanged. Tensors without values.
+    /// If the disk is full, the folder does not exist, or tensors have no values. The previous save is unchanged.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), SerializeError> {
         check_listed("save", self.tensors.iter().map(|(_, tensor)| tensor))?;
         let groups: Vec<Value> = self
@@ -138,11 +138,12 @@ impl Checkpoint {
         layout::save_as(self.tensors.iter(), texts, path.as_ref())
     }
 
-    /// Opens a checkpoint; tensors are read when they are loaded. `path` is a file; or the folder of a
-    /// [`DistributedCheckpoint`](super::DistributedCheckpoint), or of the run that saved it, whose newest one is opened.
+    /// Opens a checkpoint; tensors are read when they are loaded. `path` is a file, the folder of a
+    /// [`DistributedCheckpoint`](super::DistributedCheckpoint), or the folder of the run that saved it, whose newest
+    /// checkpoint is then opened.
     ///
     /// # Errors
-    /// A file that is missing, damaged, or not a checkpoint.
+    /// If the file is missing, damaged, or not a checkpoint.
     pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint, SerializeError> {
         let path = path.as_ref();
         if path.is_dir() {
@@ -192,7 +193,7 @@ impl Checkpoint {
         Ok(Checkpoint { tensors, optimizer_groups, optimizer_steps, generators, values, saved })
     }
 
-    /// A value, by its name.
+    /// A value, by name.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.values.get(name)
     }
@@ -200,13 +201,13 @@ impl Checkpoint {
     /// Loads the parameters and buffers of the model.
     ///
     /// # Errors
-    /// The checkpoint is of another model; the error lists all names and shapes that do not match, and nothing has changed.
-    /// A damaged file; out of memory.
+    /// If the checkpoint is of another model: the error lists all names and shapes that do not match, and nothing has
+    /// changed. Also if the file is damaged, or memory runs out.
     pub fn load_model(&self, model: &dyn Module) -> Result<(), SerializeError> {
         model.load_state_dict(&self.model_source(), Strict::Yes).map(drop)
     }
 
-    /// The parameters and buffers of the model, to load them in another way.
+    /// The parameters and buffers of the model, for loading them in a different way.
     pub fn model_source(&self) -> impl TensorSource + '_ {
         Part { of: self, prefix: "model." }
     }
@@ -214,7 +215,7 @@ impl Checkpoint {
     /// Loads the state and options of the optimizer.
     ///
     /// # Errors
-    /// The errors of [`Optimizer::load_state_dict`]; a damaged file.
+    /// The same errors as [`Optimizer::load_state_dict`], or if the file is damaged.
     pub fn load_optimizer(&self, optimizer: &mut dyn Optimizer) -> Result<(), SerializeError> {
         let parameters = optimizer.parameters();
         let device_of = |number: usize| {
@@ -224,15 +225,15 @@ impl Checkpoint {
         Ok(optimizer.load_state_dict(&state)?)
     }
 
-    /// Reads the state and options of the optimizer, to load them in another way.
+    /// Reads the state and options of the optimizer, for loading them in a different way.
     ///
     /// # Errors
-    /// A damaged file; out of memory.
+    /// If the file is damaged, or memory runs out.
     pub fn read_optimizer_state(&self, device: &Device) -> Result<OptimizerState, SerializeError> {
         self.read_optimizer(&|_, name, source| source.tensor(name, device))
     }
 
-    /// Reads the optimizer's state. `read` gets the number of a parameter, and the name of a tensor in a source.
+    /// Reads the optimizer's state. `read` receives the number of a parameter and the name of a tensor in a source.
     pub(crate) fn read_optimizer(&self, read: &ReadState<'_>) -> Result<OptimizerState, SerializeError> {
         let mut state =
             OptimizerState { param_groups: self.optimizer_groups.clone(), ..OptimizerState::default() };
@@ -252,10 +253,10 @@ impl Checkpoint {
         Ok(state)
     }
 
-    /// Restores the state of a device's random generator.
+    /// Restores the state of a device's random number generator.
     ///
     /// # Errors
-    /// A name that was not saved.
+    /// If a name was not saved.
     pub fn load_generator(&self, name: &str, device: &Device) -> Result<(), SerializeError> {
         let Some(&state) = self.generators.get(name) else {
             let message = format!("the checkpoint has no generator `{name}`");

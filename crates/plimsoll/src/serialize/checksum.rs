@@ -2,8 +2,8 @@
 //!
 //! In `__metadata__`, the key [`TENSORS`] has the XXH3-64 of each tensor's bytes, as JSON in a string. The key [`HEADER`] has the
 //! XXH3-64 of the file's beginning (the header and its length), computed with 16 zeros in place of its own digits. Other readers
-//! ignore both keys. A file without them can be read; a file with only one of them is damaged. Files of which some rows are read
-//! also have [`BLOCKS`]: the XXH3-64 of each MiB of larger tensors.
+//! ignore both keys. A file without them can be read; a file with only one of them is damaged. Files that are read in
+//! ranges of rows also have [`BLOCKS`]: the XXH3-64 of each MiB of larger tensors.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const BLOCK_BYTES: u64 = 1 << 20;
 /// The placeholder for a checksum that is not known yet.
 pub(super) const NONE: &str = "0000000000000000";
 
-/// What identifies a file: its length, and the checksum of its beginning, which has the checksums of all tensors.
+/// What identifies a file: its length, and the checksum of its beginning, which includes the checksums of all tensors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Sealed {
     pub(super) bytes: u64,
@@ -85,7 +85,7 @@ impl Blocks {
         serde_json::json!(self).to_string()
     }
 
-    /// Parses it. `None` if it is not one, or has parts of no length.
+    /// Parses this value. `None` if it is malformed, or the length of its parts is 0.
     pub(super) fn read(text: &str) -> Option<Blocks> {
         serde_json::from_str(text).ok().filter(|blocks: &Blocks| blocks.bytes > 0)
     }
@@ -118,7 +118,7 @@ fn place(beginning: &[u8]) -> Option<usize> {
 /// Whether values contain neither NaN nor infinity; always true for types that are not floating point.
 pub(super) fn is_finite(bytes: &[u8], dtype: DType) -> bool {
     let all = |size: usize, is_finite: fn(&[u8]) -> bool| bytes.chunks_exact(size).all(is_finite);
-    // In NaN and infinity, all bits of the exponent are set.
+    // In NaN and infinity, all exponent bits are set.
     match dtype.name() {
         "float64" => all(8, |it| u16::from_le_bytes([it[6], it[7]]) & 0x7ff0 != 0x7ff0),
         "float32" | "bfloat16" => {

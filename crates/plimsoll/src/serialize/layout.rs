@@ -1,6 +1,6 @@
-//! Writing safetensors files, a tensor at a time: [`save`] and [`Layout`].
+//! Writing safetensors files, one tensor at a time: [`save`] and [`Layout`].
 //!
-//! Data is written tensor by tensor, so a model needs no second copy in memory.
+//! Data is written tensor by tensor, so no second copy of a model is needed in memory.
 
 use std::collections::BTreeMap;
 use std::io::{Seek, Write};
@@ -14,7 +14,7 @@ use super::checksum::{self, Blocks, Sealed};
 use crate::nn::check_listed;
 use crate::state_dict::{SerializeError, StateDict};
 
-/// safetensors' name for a type.
+/// The name of a type in safetensors.
 fn format_of(dtype: DType) -> Option<&'static str> {
     Some(match dtype.name() {
         "float64" => "F64",
@@ -35,7 +35,7 @@ pub(super) fn dtype_of(format: &str) -> Option<DType> {
     DType::ALL.into_iter().find(|&dtype| format_of(dtype) == Some(format))
 }
 
-/// A tensor to be written. Its bytes are read when it is written.
+/// A tensor to write. Its bytes are read when it is written.
 pub(super) struct Piece<'a> {
     pub(super) name: &'a str,
     /// Its type, by safetensors' name.
@@ -60,11 +60,11 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// The layout of tensors to be written: the widest types first, so that all are aligned.
+/// The layout of the tensors to write: the widest types come first, so that all are aligned.
 pub(super) struct Layout<'a> {
     header: Map<String, Value>,
     order: Vec<Piece<'a>>,
-    /// Whether parts of large tensors have checksums of their own, so that they can be read in part.
+    /// Whether parts of large tensors have their own checksums, so that parts of the file can be read.
     has_blocks: bool,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Layout<'a> {
         Layout::of(kept, texts, false)
     }
 
-    /// Lays out these pieces. With `has_blocks`, they can be read in part.
+    /// Lays out these pieces. With `has_blocks`, parts of them can be read.
     pub(super) fn of(
         mut pieces: Vec<Piece<'a>>,
         mut texts: BTreeMap<String, String>,
@@ -127,7 +127,7 @@ impl<'a> Layout<'a> {
         beginning
     }
 
-    /// Writes header and data, then the header again: the checksums are known by then.
+    /// Writes the header and the data, and then the header again, because the checksums are known only then.
     pub(super) fn write(
         mut self,
         path: &Path,
@@ -171,8 +171,7 @@ impl<'a> Layout<'a> {
 /// Writes a state dict as a safetensors file, each tensor once. The file is replaced atomically.
 ///
 /// # Errors
-/// The disk is full, or the folder does not exist. The previous save is unchanged. Tensors without values. A model with a
-/// parameter that no [`members!`](crate::members) lists, because it would be lost.
+/// If the disk is full, the folder does not exist, or tensors have no values. The previous save is unchanged.
 pub fn save(dict: &StateDict, path: impl AsRef<Path>) -> Result<(), SerializeError> {
     check_listed("save", dict.iter().map(|(_, tensor)| tensor))?;
     save_as(dict.iter(), BTreeMap::new(), path.as_ref())

@@ -9,7 +9,8 @@ use crate::state_dict::SerializeError;
 /// The name of the file.
 const NAME: &str = ".plimsoll.lock";
 
-/// The right to save into a folder. The system releases the lock when the process ends, for any reason; the file remains.
+/// The right to save into a folder. The system releases the lock when the process ends for any reason; the file
+/// remains.
 ///
 /// ```
 /// use plimsoll::serialize::FolderLock;
@@ -29,10 +30,10 @@ pub struct FolderLock {
 }
 
 impl FolderLock {
-    /// Takes the lock. On a file system without locks this always succeeds.
+    /// Takes the lock. On a file system without locks, this always succeeds.
     ///
     /// # Errors
-    /// Another process has the lock; the error names that process. A folder that is missing or not writable.
+    /// If another process has the lock (the error names it), or the folder is missing or not writable.
     pub fn of(folder: impl AsRef<Path>) -> Result<FolderLock, SerializeError> {
         let folder = folder.as_ref();
         let path = folder.join(NAME);

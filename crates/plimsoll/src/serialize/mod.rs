@@ -55,7 +55,7 @@ use std::path::Path;
 /// ```
 ///
 /// # Errors
-/// A file that is missing, damaged, or in none of these formats.
+/// If the file is missing, damaged, or in none of these formats.
 pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn TensorSource>, SerializeError> {
     let path = path.as_ref();
     let pickled = path.join("pytorch_model.bin");

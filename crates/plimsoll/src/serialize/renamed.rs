@@ -35,7 +35,7 @@ impl<'a> Renamed<'a> {
     /// The tensors of `source` under the names that `rename` gives them; those for which it gives `None` are left out.
     ///
     /// # Errors
-    /// Two tensors with the same name.
+    /// If two tensors have the same name.
     pub fn new(
         source: &'a dyn TensorSource,
         rename: impl Fn(&str) -> Option<String>,

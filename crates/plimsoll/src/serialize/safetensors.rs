@@ -1,4 +1,4 @@
-//! Reading safetensors files, a tensor or some of its rows at a time: [`SafetensorsFile`]. `layout.rs` writes them.
+//! Reading safetensors files, one tensor or some of its rows at a time: [`SafetensorsFile`]. `layout.rs` writes them.
 //!
 //! The crate `safetensors` parses the header. Headers whose tensors overlap, leave gaps, or have lengths that do not match their
 //! shapes are rejected.
@@ -22,7 +22,7 @@ use crate::state_dict::{SerializeError, TensorSource};
 
 /// The key in a checkpoint's header for everything that is not a tensor, as JSON.
 pub(super) const CHECKPOINT: &str = "plimsoll.checkpoint";
-/// The longest header accepted: the crate's own limit.
+/// The longest header that is accepted: the crate's own limit.
 const LONGEST_HEADER_BYTES: u64 = 100_000_000;
 
 /// A tensor in the file.
@@ -39,10 +39,10 @@ struct Entry {
 pub struct SafetensorsFile {
     path: PathBuf,
     entries: BTreeMap<String, Entry>,
-    /// The names in the order of the data.
+    /// The names, in the order of the data.
     order: Vec<String>,
     texts: BTreeMap<String, String>,
-    /// The checksum of each tensor; none in a file of an older version or another program.
+    /// The checksum of each tensor; none in a file from an older version or another program.
     sums: Option<BTreeMap<String, String>>,
     /// The checksums of parts of large tensors, if they can be read in part.
     blocks: Option<Blocks>,
@@ -56,8 +56,8 @@ impl SafetensorsFile {
     /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// A file that is not a safetensors file, is truncated, has overlapping tensors, or has a header that does not match its
-    /// checksum.
+    /// If the file is not a safetensors file, is truncated, has overlapping tensors, or has a header that does not
+    /// match its checksum.
     pub fn open(path: impl AsRef<Path>) -> Result<SafetensorsFile, SerializeError> {
         let path = path.as_ref();
         Self::open_alone(path).map_err(with_good)
@@ -154,12 +154,12 @@ impl SafetensorsFile {
         &self.texts
     }
 
-    /// The type of a tensor, by safetensors' name.
+    /// The type of a tensor, under safetensors' name.
     pub(super) fn format(&self, name: &str) -> Option<&str> {
         self.entries.get(name).map(|entry| entry.format.as_str())
     }
 
-    /// Whether the file has checksums: files of older versions and other programs have none.
+    /// Whether the file has checksums: files from older versions and other programs have none.
     pub fn has_checksums(&self) -> bool {
         self.sums.is_some()
     }
@@ -167,7 +167,7 @@ impl SafetensorsFile {
     /// Reads all tensors and compares their checksums. A file without checksums passes if it can be read.
     ///
     /// # Errors
-    /// The first tensor that is damaged.
+    /// The first damaged tensor.
     pub fn verify(&self) -> Result<(), SerializeError> {
         self.entries.iter().try_for_each(|(name, entry)| self.read(name, entry).map(drop))
     }
@@ -215,7 +215,7 @@ impl SafetensorsFile {
         Ok(bytes[from..from + (range.end - range.start) as usize].to_vec())
     }
 
-    /// The bytes of some rows of a tensor; of all for `None`. A tensor without dimensions is one row.
+    /// The bytes of some rows of a tensor, or of all rows for `None`. A tensor without dimensions counts as one row.
     pub(super) fn bytes(&self, name: &str, rows: Option<Range<usize>>) -> Result<Vec<u8>, SerializeError> {
         let Some(entry) = self.entries.get(name) else {
             return Err(SerializeError::format(&self.path, format!("there is no tensor `{name}`")));
@@ -262,13 +262,13 @@ impl SafetensorsFile {
     }
 }
 
-/// The shape of some rows of a tensor. A tensor without dimensions is one row.
+/// The shape of some rows of a tensor. A tensor without dimensions counts as one row.
 pub(super) fn shape_of_rows(shape: &[usize], rows: usize) -> Vec<usize> {
     [rows].into_iter().chain(shape.iter().skip(1).copied()).collect()
 }
 
 /// # Errors
-/// Rows that a tensor does not have.
+/// If a tensor does not have these rows.
 pub(super) fn want_rows(name: &str, rows: &Range<usize>, count: usize) -> Result<(), SerializeError> {
     if rows.start <= rows.end && rows.end <= count {
         return Ok(());

@@ -39,7 +39,7 @@ const WHOLE: &str = "model.safetensors";
 /// removed, because they would be loaded instead.
 ///
 /// # Errors
-/// The errors of [`super::save`].
+/// The same errors as [`super::save`].
 pub fn save_sharded(
     dict: &StateDict,
     folder: impl AsRef<Path>,
@@ -108,7 +108,7 @@ impl ShardedFiles {
     /// Opens an index, or a folder with `model.safetensors.index.json` or `model.safetensors`.
     ///
     /// # Errors
-    /// An index that is damaged, or that names files that are missing or lack a tensor; a damaged file.
+    /// If an index is damaged, or names files that are missing or lack a tensor, or if a file is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<ShardedFiles, SerializeError> {
         let path = path.as_ref();
         let index = if path.is_dir() { path.join(INDEX) } else { path.to_owned() };

@@ -43,7 +43,7 @@ pub enum SerializeError {
         /// The newest undamaged checkpoint nearby, if there is one.
         good: Option<PathBuf>,
     },
-    /// Another trainer saves into the folder.
+    /// Another trainer is saving into the folder.
     #[error("{} is in use by {by}: wait for it or end it, or save to another folder", .folder.display())]
     InUse {
         /// The folder.
@@ -59,7 +59,7 @@ pub enum SerializeError {
     NotShared {
         /// The folder.
         folder: PathBuf,
-        /// The first rank that sees another one.
+        /// The first rank that sees a different folder.
         rank: usize,
     },
     /// Keys that do not match the model's.
@@ -121,7 +121,7 @@ pub struct IncompatibleKeys {
     pub unexpected: Vec<String>,
     /// Names in both whose shapes differ.
     pub misshaped: Vec<Misshaped>,
-    /// Names in both whose loaded values include NaN or infinity. These are loaded nevertheless.
+    /// Names in both whose loaded values include NaN or infinity. These are loaded all the same.
     pub not_finite: Vec<String>,
 }
 
@@ -138,17 +138,17 @@ pub struct Misshaped {
 
 impl std::error::Error for IncompatibleKeys {}
 
-/// The maximum number of names in a message; the fields of [`IncompatibleKeys`] have all of them.
+/// The maximum number of names in a message; the fields of [`IncompatibleKeys`] contain all of them.
 const LISTED: usize = 12;
 
-/// Says how many more names there are than a message lists.
+/// States how many names a message leaves out.
 fn more(names: usize) -> Option<String> {
     names.checked_sub(LISTED).filter(|&more| more > 0).map(|more| format!(" and {more} more"))
 }
 
 impl IncompatibleKeys {
-    /// The prefix to add to the state dict's names, or to remove from them, that finds the most missing names, and how many it
-    /// finds.
+    /// The prefix that finds the most missing names when it is added to the state dict's names or removed from them,
+    /// and how many names it finds.
     fn prefix(&self) -> Option<(bool, &str, usize)> {
         let [missing, unexpected] = [&self.missing, &self.unexpected]
             .map(|names| names.iter().map(String::as_str).collect::<BTreeSet<_>>());

@@ -21,7 +21,7 @@ pub trait TensorSource {
     /// A tensor, on a device.
     ///
     /// # Errors
-    /// A missing name, a damaged file, out of memory.
+    /// If the name is missing, the file is damaged, or memory runs out.
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError>;
 
     /// Some rows of a tensor, on a device: those with these indices in its first dimension. A tensor without dimensions is one row.
@@ -29,7 +29,7 @@ pub trait TensorSource {
     /// if their checksums allow it.
     ///
     /// # Errors
-    /// Rows that the tensor does not have; as [`TensorSource::tensor`].
+    /// If the tensor does not have these rows; otherwise as for [`TensorSource::tensor`].
     fn rows(&self, name: &str, rows: Range<usize>, device: &Device) -> Result<Tensor, SerializeError> {
         let whole = self.tensor(name, device)?;
         let count = whole.shape().first().copied().unwrap_or(1);
@@ -51,7 +51,7 @@ pub trait TensorSource {
     /// All tensors, on a device.
     ///
     /// # Errors
-    /// The errors of [`TensorSource::tensor`].
+    /// The same errors as [`TensorSource::tensor`].
     fn state_dict(&self, device: &Device) -> Result<StateDict, SerializeError> {
         let names = self.names().into_iter();
         names.map(|name| self.tensor(&name, device).map(|tensor| (name, tensor))).collect()
@@ -144,13 +144,14 @@ impl TensorSource for StateDict {
     }
 }
 
-/// Copies the tensors of a source into those of a model, a tensor at a time. Types are converted. Returns the names that do
-/// not match, which are an error with [`Strict::Yes`].
+/// Copies the tensors of a source into those of a model, one tensor at a time. Types are converted. Returns the names
+/// that do not match, which are an error with [`Strict::Yes`].
 ///
 /// A name does not count as missing if the source has another name of the same tensor (tied weights).
 ///
 /// # Errors
-/// A list of all names and shapes that do not match; in this case nothing has changed. A damaged file; out of memory.
+/// A list of all names and shapes that do not match, in which case nothing has changed; also if the file is damaged, or
+/// memory runs out.
 pub fn load_into(
     model: &StateDict,
     kind: &str,

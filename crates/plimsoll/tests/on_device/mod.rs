@@ -18,7 +18,7 @@ pub(crate) fn seeded() -> Device {
     device
 }
 
-/// The factor by which tolerances are larger than on the host, because sums on a GPU have another order.
+/// The factor by which tolerances are larger than on the host, because sums on a GPU have a different order.
 pub(crate) fn allowance() -> f64 {
     if gpu().is_some() { 4.0 } else { 1.0 }
 }

@@ -1,4 +1,5 @@
-//! The bits of data-parallel training, regardless of what is sharded; and a resumed run.
+//! Results are bit-identical to data-parallel training, no matter what is sharded. Also tests a
+//! resumed run.
 
 use plimsoll::nn::{BatchNorm1d, Linear, Module, Scope, Sequential};
 use plimsoll::optim::{

@@ -1,5 +1,5 @@
-//! Hybrid sharding: groups of ranks share a model, and exchange the sums of gradients with other groups. It has the bits of data
-//! parallel training, and only one of the groups saves.
+//! Hybrid sharding: groups of ranks share a model, and exchange the sums of gradients with other groups. Results are
+//! bit-identical to data-parallel training, and only one of the groups saves.
 
 use std::fs;
 
@@ -99,7 +99,7 @@ fn one_replica_saves_and_any_mesh_resumes() {
         });
         assert!(found == expected, "resumed by {loaded_by:?} of {case:?}");
     }
-    // State dicts of whole tensors, on rank 0 alone.
+    // State dicts of whole tensors, only on rank 0.
     let counts = on_ranks(4, |group| {
         let mut training = Training::new(group, Some(Shard::Parameters), hybrid, 1).unwrap();
         training.steps(group, 0..1);

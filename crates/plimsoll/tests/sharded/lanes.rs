@@ -1,4 +1,4 @@
-//! With lanes, the bits do not depend on the number of ranks.
+//! With lanes, results are bit-identical on any number of ranks.
 
 use plimsoll::nn::{BatchNorm1d, Module, Scope};
 use plimsoll::optim::Optimizer;

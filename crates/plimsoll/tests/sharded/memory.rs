@@ -1,5 +1,4 @@
-//! Tests of a rank's memory contents, and of the times when units are gathered. A simulated rank has the same bytes
-//! as a real one.
+//! Tests what a rank has in memory, and when units are gathered. A simulated rank has the same bytes as a real one.
 
 use plimsoll::label::Category;
 use plimsoll::models::{Gpt2, Gpt2Config};

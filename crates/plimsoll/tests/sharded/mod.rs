@@ -1,5 +1,5 @@
-//! Sharded training has the bits of data-parallel training, regardless of what is sharded. Each rank has its part of the memory,
-//! to the byte on simulated ranks too. A run is resumed with any number of ranks.
+//! Sharded training is bit-identical to data-parallel training, no matter what is sharded. Each rank uses its share of
+//! memory, to the byte on simulated ranks too. A run can be resumed with any number of ranks.
 
 mod bits;
 mod hybrid;
@@ -35,7 +35,7 @@ fn options(shard: Shard) -> FullyShardOptions {
     FullyShardOptions { shard, ..FullyShardOptions::default() }
 }
 
-/// A GPT-2 whose matrices are large enough to be cut. Its output layer is tied to its embedding.
+/// A GPT-2 model whose matrices are large enough to be divided. Its output layer is tied to its embedding.
 fn config() -> Gpt2Config {
     Gpt2Config {
         vocab_size: 200,
@@ -57,7 +57,7 @@ struct Case {
     is_bfloat16: bool,
     is_checkpointed: bool,
     drops: bool,
-    /// The bits of any number of ranks.
+    /// Bit-identical on any number of ranks.
     lanes: Option<Reproducible>,
     /// The first dimension of the mesh, if there are two.
     replicate: Option<usize>,
@@ -69,7 +69,7 @@ enum Way {
     Sharded(FullyShardedDataParallel),
 }
 
-/// A training of 4 ranks or fewer on the CPU. `None` is data parallel.
+/// Training on at most 4 ranks on the CPU. `None` means data parallel.
 struct Training {
     device: Device,
     model: Gpt2,

@@ -1,4 +1,4 @@
-//! Tests of refused operations, and of errors that all ranks get together.
+//! Tests of rejected operations, and of errors that all ranks get together.
 
 use plimsoll::amp::GradScaler;
 use plimsoll::nn::{Linear, Module, ModuleList, Scope};
@@ -90,7 +90,7 @@ fn a_backward_pass_after_a_step_notices_that_parameters_have_changed() {
         sgd.step().unwrap();
         let error = loss.backward().unwrap_err();
         assert!(error.to_string().contains("was changed in place by sgd"), "{shard:?}: {error}");
-        // A step also counts for an evaluation between the backward pass and the step.
+        // An evaluation between the backward pass and the step notices the step, too.
         net.loss(&group, true).unwrap().backward().unwrap();
         let old = no_grad(|| net.loss(&group, true)).unwrap().item::<f32>().unwrap();
         sgd.step().unwrap();

@@ -1,5 +1,5 @@
-//! Checkpoints of several ranks: each rank saves its rows, any number of ranks resumes, and a damaged or incomplete one is noticed.
-//! PyTorch reads the files in the program's tests.
+//! Checkpoints of several ranks: each rank saves its rows, any number of ranks can resume, and damaged or incomplete
+//! checkpoints are noticed. PyTorch reads the files in the program's tests.
 
 use std::fs;
 use std::ops::{Range, RangeInclusive};
@@ -117,7 +117,7 @@ fn any_number_of_ranks_resumes_bit_for_bit_however_it_is_sharded() {
         training.values().unwrap()
     });
     for (saved_by, size) in [(Shard::Parameters, 4), (Shard::Gradients, 3), (Shard::Nothing, 2)] {
-        // The gradients of 2 ranks, whatever the number of ranks that save: each has the state after two steps of two ranks.
+        // The gradients of 2 ranks, no matter how many ranks save: each has the state after two steps of two ranks.
         let start = folder.0.join("start");
         on_ranks(2, |group| {
             let mut training = Training::new(group, Some(Shard::Parameters), case, 1).unwrap();
@@ -183,7 +183,7 @@ fn consolidated_files_are_those_of_one_process() {
     files.consolidate(folder.0.join("found.safetensors")).unwrap();
     let read = |name: &str| fs::read(folder.0.join(name)).unwrap();
     assert!(read("found.safetensors") == read("expected.safetensors"));
-    // Every way to name it opens the same tensors.
+    // Every way of naming it opens the same tensors.
     for path in ["", "latest", "latest/model", "step-00000001"] {
         assert_eq!(serialize::open(folder.0.join(path)).unwrap().names(), files.names(), "{path}");
     }
@@ -209,7 +209,7 @@ fn a_rank_reads_only_its_rows() {
     }
     let error = files.rows("weight", 1000..1025, &device).unwrap_err().to_string();
     assert!(error.contains("`weight` has 1024 rows, not 1000 to 1025"), "{error}");
-    // The last byte of the second file's weight is damaged: only those who read around it notice.
+    // The last byte of the second file's weight is damaged, which is noticed only by reading near it.
     let file = folder.0.join("latest/model/shard-00002-model-00001-of-00001.safetensors");
     let mut bytes = fs::read(&file).unwrap();
     let end = bytes.len() - 1024 * 4 - 1; // the bias comes last
@@ -232,7 +232,7 @@ fn small(group: &ProcessGroup, seed: u64) -> (Sequential, FullyShardedDataParall
     (model, sharded, adamw)
 }
 
-/// Takes these steps, from the start or a checkpoint. Saves after each step from `first` on.
+/// Takes these steps, from the start or a checkpoint. Saves after each step from `first` onward.
 fn train(group: &ProcessGroup, run: &Path, steps: RangeInclusive<u64>, from: Option<&Path>, first: u64) {
     let (model, sharded, mut adamw) = small(group, 1);
     if let Some(from) = from {
@@ -312,13 +312,13 @@ fn every_flipped_bit_is_noticed_with_its_tensor_its_file_and_an_older_checkpoint
         fs::write(&file, damaged).unwrap();
         assert!(loaded(&folder.0).is_err(), "{} cut short", file.display());
         fs::remove_file(&file).unwrap();
-        // Without `checkpoint.json` it is no checkpoint, so the older one is taken.
+        // Without `checkpoint.json`, it is not a checkpoint, so the older one is used.
         let found = loaded(&folder.0);
         assert!(found.is_err() || found.is_ok_and(|step| step == 1) && file.ends_with("checkpoint.json"));
         fs::write(&file, bytes).unwrap();
     }
     assert!(tensors > 10, "{tensors} flips were in tensors");
-    // Files of another save are not taken for this one's.
+    // Files of another save are not mistaken for those of this one.
     let file = "model/shard-00001-model-00001-of-00001.safetensors";
     fs::copy(folder.0.join("step-00000001").join(file), latest.join(file)).unwrap();
     assert!(matches!(loaded(&folder.0), Err(SerializeError::Damaged { .. })));
@@ -333,11 +333,11 @@ fn older_checkpoints_go_after_the_new_one_is_complete() {
     };
     on_ranks(2, |group| train(group, &folder.0, 1..=4, None, 1));
     assert_eq!(steps(&folder.0), ["step-00000004", "step-00000003"]);
-    // What a killed save left, and what is not ours.
+    // Files left by a killed save, and files that are not ours.
     fs::create_dir_all(folder.0.join("step-00000009/model")).unwrap();
     fs::create_dir_all(folder.0.join("step-mine")).unwrap();
     assert_eq!(loaded(&folder.0).unwrap(), 4);
-    // A training that goes back to an older step does not write into a complete checkpoint.
+    // Training that goes back to an older step does not write into a complete checkpoint.
     let from = folder.0.join("step-00000003");
     on_ranks(1, |group| train(group, &folder.0, 4..=4, Some(&from), 4));
     assert_eq!(steps(&folder.0), ["step-00000004-2", "step-00000004"]);
@@ -402,8 +402,8 @@ fn child_that_saves_for_ever() {
     on_ranks(2, |group| train(group, &run, first + 1..=u64::MAX, from.as_deref(), 0));
 }
 
-/// Kills two ranks that save all the time, again and again, at moments that walk through the time of a save. Each time, the last
-/// checkpoint loads, has the state of its step, and is not older than the one before.
+/// Repeatedly kills two constantly saving ranks, at different moments during a save. Each time, the last checkpoint
+/// loads, has the state of its step, and is not older than the one before.
 fn kill(times: u64, name: &str) {
     let folder = Folder::new(name);
     let run = folder.0.join("run");
@@ -412,7 +412,7 @@ fn kill(times: u64, name: &str) {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "sharded::saving::child_that_saves_for_ever", "--ignored", "--nocapture"]);
         let mut child = command.env(CHILD, &run).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // Wait for a save more, then for a part of the next ones.
+        // Wait for one more save, then for part of the next ones.
         let start = Instant::now();
         let newest = || checkpoints_in(&run).into_iter().next();
         let before = newest();
@@ -427,7 +427,7 @@ fn kill(times: u64, name: &str) {
         assert!(step > last, "round {round}: step {step} after {last}");
         last = step;
     }
-    // The state after many kills and resumptions is that of a training without.
+    // After many kills and resumptions, the state is the same as without them.
     let whole = folder.0.join("whole");
     on_ranks(2, |group| train(group, &whole, 1..=last, None, last));
     let values = |run: &Path| {

@@ -1,4 +1,4 @@
-//! Tensor parallel layers and models: several ranks have the losses, gradients and memory that one rank leads to expect.
+//! Tensor-parallel layers and models: the losses, gradients and memory of several ranks match those of a single rank.
 //! `training.rs` clips, saves and loads.
 
 mod training;
@@ -40,7 +40,7 @@ fn values(shape: &[usize]) -> Result<Tensor> {
     Tensor::from_slice(&data, shape, &Device::cpu())
 }
 
-/// The part of rank `rank` of a vector of a matrix's elements, along a dimension.
+/// Rank `rank`'s part, along a dimension, of a matrix given as a vector of its elements.
 fn part(whole: &Tensor, dim: usize, rank: usize, ranks: usize) -> Result<Vec<f32>> {
     let len = whole.shape()[dim].div_ceil(ranks);
     let start = (rank * len).min(whole.shape()[dim]);
@@ -180,7 +180,7 @@ fn losses(world: &ProcessGroup, tp: usize, build: Build, recomputes: bool) -> Re
     let mut losses = Vec::new();
     for step in 0..4 {
         adamw.zero_grad();
-        // The batch has two parts. A rank of one trains on both.
+        // The batch has two parts. A single rank trains on both.
         let own: Vec<usize> = (0..2).filter(|part| dp.size() == 1 || *part == dp.rank()).collect();
         let mut sum = 0.0;
         for (i, part) in own.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A training of ranks that share layers: one norm of all gradients, the whole model's state, and logits.
+//! Training on ranks that share layers: one norm of all gradients, the whole model's state, and logits.
 
 use std::fs;
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ fn gradients_are_clipped_by_the_norm_of_the_whole_model() {
             let norms = (0..3).map(|step| training.step(step)).collect::<Result<Vec<f32>>>()?;
             training.backward(3)?;
             training.sharded.clip_grad_norm_(0.1)?;
-            // Sorted, because thirds of queries, keys and values are gathered in another order.
+            // Sorted, because thirds of queries, keys and values are gathered in a different order.
             let sorted = |mut values: Vec<f32>| {
                 values.retain(|value| *value != 0.0);
                 values.sort_by(f32::total_cmp);
@@ -150,7 +150,7 @@ fn ranks_save_and_load_under_the_names_and_shapes_of_the_whole_model() {
             let saved = on_ranks(size, |world| {
                 let mut training = new(world, 2, 9)?;
                 load(&mut training, path("one"));
-                // As state in memory, too.
+                // Also as state in memory.
                 let state = training.sharded.optimizer_state_dict(&training.adamw)?;
                 let dict = training.sharded.state_dict(&*training.model)?;
                 if world.rank() == 0 {
@@ -185,7 +185,7 @@ fn ranks_save_and_load_under_the_names_and_shapes_of_the_whole_model() {
                 Ok(())
             });
         }
-        // Whole state in memory is cut.
+        // Complete state in memory is divided.
         let whole = on_ranks(1, |world| {
             let mut training = new(world, 1, 5)?;
             load(&mut training, path("one"));

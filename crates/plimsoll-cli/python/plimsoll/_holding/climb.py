@@ -50,7 +50,7 @@ class Branch:
         self.frontier = [id(holder)]
 
     def chain(self, top: int) -> list[Any]:
-        """From the start up to an object."""
+        """The path from the start up to an object."""
         found = [self.objects[top]]
         while top in self.below:
             top = self.below[top]
@@ -126,7 +126,7 @@ class Climb:
         branch.frontier = []
 
     def referring(self, objects: tuple[Any, ...]) -> list[tuple[Any, set[int]]]:
-        """The objects that refer to some of these, with the addresses of the objects that they refer to."""
+        """The objects that refer to any of these, with the addresses of the objects to which they refer."""
         wanted = {id(it) for it in objects}
         found = []
         for owner in gc.get_referrers(*objects):
@@ -138,7 +138,7 @@ class Climb:
         return found
 
     def made(self, branch: Branch, top: int, root: Local | str | None, is_garbage: bool = False) -> Chain:
-        """The chain of a branch. Its list counts as one of our own containers from then on."""
+        """The chain of a branch. From then on, its list counts as one of our own containers."""
         chain = Chain(branch.chain(top), root, is_garbage)
         self.own.add(id(chain.objects))
         return chain
@@ -153,7 +153,7 @@ class Climb:
         return self.made(branch, tops[0] if tops else above[0][0], None, is_garbage)
 
     def is_garbage(self, branch: Branch, branches: list[tuple[int, Branch]], found: list[list[Chain]]) -> bool:
-        """Whether no other object refers to the objects above the start, which then form a cycle."""
+        """Whether no other object refers to the objects above the start, so that they form a cycle."""
         if branch.frontier or len(branch.objects) >= MOST or self.is_late():
             return False
         counts = dict.fromkeys(branch.objects, 0)
@@ -195,7 +195,8 @@ def running() -> dict[int, list[Local]]:
     found: dict[int, list[Local]] = {}
     mine = threading.get_ident()
     frame: FrameType | None
-    # `frame` is set to None at the end: otherwise this function's frame would hold itself, and its callers' variables.
+    # `frame` is set to None at the end; otherwise, this function's frame would keep itself and its callers' variables
+    # alive.
     for ident, frame in sys._current_frames().items():
         thread = None if ident == mine else names.get(ident) or str(ident)
         while frame is not None:

@@ -11,11 +11,11 @@ from .. import protocol
 from .live import Tensors
 from .objects import is_a
 
-# The first steps are all examined. After them, steps whose number is a power of two are examined, and steps in
-# which memory falls.
+# The first steps are all examined. After that, only steps whose number is a power of two and steps in which memory
+# falls are examined.
 OFTEN = 8
 LEAST_PART = 100  # of the allocated bytes: less is not reported
-LOOKS = 2  # examined steps in which a tensor must be missing to count as gone
+LOOKS = 2  # the examined steps in which a tensor must be missing to count as gone
 UNUSED = 4  # the same for the gradient of a parameter that is not frozen
 NAMES = 3  # the maximum number of parameters to name
 
@@ -41,11 +41,12 @@ class Falling:
         register_module_buffer_registration_hook(self.registered)
 
     def registered(self, module: Any, name: str, tensor: Any) -> None:
-        """A module has registered a buffer."""
+        """Called when a module has registered a buffer."""
         self.modules.add(module)
 
     def stepped(self, optimizer: Any, step: int, level: int) -> None:
-        """Called after an optimizer's step, with the number of allocated bytes. Most steps cost only a comparison."""
+        """Called after an optimizer's step, with the number of allocated bytes. For most steps, this costs only a
+        comparison."""
         kept = self.kept.setdefault(optimizer, Kept())
         falls, kept.level = level < kept.level - kept.level // LEAST_PART, level
         if step <= OFTEN or step & (step - 1) == 0 or falls:
@@ -93,8 +94,8 @@ class Falling:
         rows: dict[tuple[str, int, bool], tuple[int, list[int]]] = {}
         for (category, key), (size, latest) in kept.seen.items():
             owner = key[0] if isinstance(key, tuple) else key
-            # A gradient may come back if its parameter is only unused for now, for example in an expert
-            # that gets no tokens.
+            # A gradient may come back if its parameter is only temporarily unused, for example in an expert that gets
+            # no tokens.
             is_frozen = category == "gradient" and owner in frozen
             if len(kept.looks) - 1 - latest >= (LOOKS if is_frozen or category != "gradient" else UNUSED):
                 total, owners = rows.setdefault((category, latest, is_frozen), (0, []))

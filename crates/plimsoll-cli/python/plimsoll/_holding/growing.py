@@ -24,7 +24,7 @@ class Growing:
         self.looks = 0  # failed requests that were examined
 
     def stepped(self, levels: dict[int, int], is_last: bool) -> None:
-        """Called after a step, with the memory level of each device whose memory grows. Takes a first survey of each
+        """Called after a step with the memory level of each device whose memory grows. Takes a first survey of each
         such device, and a second one if this is the last step.
         """
         for device, level in levels.items():
@@ -45,8 +45,8 @@ class Growing:
             self.compare(device, level, self.survey(device))
 
     def ran_out(self, device: int, level: int) -> None:
-        """Called when a request failed. Finds the owners of memory that has grown. If there are none, names every
-        holder of a large part of all memory, except plain variables, which keep what the current step needs.
+        """Called when a request has failed. Finds the owners of memory that has grown. If there are none, names every
+        holder of a large part of all memory, except plain variables, because these keep what the current step needs.
         """
         self.looks += 1
         survey = self.survey(device) if self.looks <= LOOKS else None
@@ -65,7 +65,7 @@ class Growing:
         self.keep(device, [it for key, it in grown.items() if it.bytes - known[key] >= SHARE * (level - before)])
 
     def survey(self, device: int) -> Survey | None:
-        """A survey of this moment. None if it failed: a failure here must not end the program."""
+        """A survey of the current moment. None if it failed, because a failure here must not end the program."""
         try:
             return Survey(self.torch, device)
         except Exception:

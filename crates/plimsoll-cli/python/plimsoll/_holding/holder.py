@@ -1,4 +1,4 @@
-"""Describes a chain of objects: its words, and the bytes that a container on it keeps."""
+"""Describes a chain of objects in words, with the bytes that a container on it keeps."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Holder:
 
     ``kind`` is ``local``, ``global``, ``class attribute``, ``closure``, ``default argument``, ``function attribute``,
     ``generator``, ``traceback``, ``thread`` (a variable of a function that runs in another), ``cycle`` (only the collector
-    frees it), ``gradient``, ``graph`` (an autograd graph saves it), or ``unknown``: it has no name in Python. ``tensors`` and
-    ``bytes`` count all that the same list or dictionary keeps.
+    frees it), ``gradient``, ``graph`` (an autograd graph saves it), or ``unknown``: it has no name in Python.
+    ``tensors`` and ``bytes`` count everything that the same list or dictionary keeps.
     """
 
     kind: str
@@ -37,8 +37,8 @@ class Holder:
 
 
 def best(found: list[Chain]) -> list[Chain]:
-    """The chains that lead to a name in the program. If there are none: those to any name, else those not in
-    a cycle, else all.
+    """The chains that lead to a name in the program. If there are none, those that lead to any name; otherwise those
+    not in a cycle; otherwise all.
     """
     named = [it for it in found if it.root is not None or len(it.objects) > 1 and is_a(it.objects[-1], type)]
     own = [it for it in named if not (isinstance(it.root, Local) and is_library(it.root.file))]

@@ -1,7 +1,8 @@
-"""The tensors of the process that Python knows, their bytes, and the other memory that their autograd graphs keep.
+"""The tensors of the process that Python knows about, their bytes, and the other memory that their autograd graphs
+keep.
 
-Storages are identified by their address, and their data is never read. No code of tensor subclasses or modes and
-no saved-tensor hook runs during this.
+Storages are identified by their address, and their data is never read. Meanwhile, no code of tensor subclasses or modes
+runs, and no saved-tensor hooks.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Tensors:
         return self.torch._C.DisableTorchFunction()
 
     def get(self, tensor: Any, name: str) -> Any:
-        """An attribute that PyTorch defines; None if the tensor has none."""
+        """An attribute that PyTorch defines; None if the tensor does not have it."""
         try:
             return getattr(self.base, name).__get__(tensor)
         except Exception:
@@ -64,7 +65,7 @@ class Tensors:
         return device is None or bool(self.get(tensor, "is_cuda")) and self.get(tensor, "device").index == device
 
     def all(self) -> list[Any]:
-        """All tensors that Python knows."""
+        """All tensors that Python knows about."""
         return [it for it in gc.get_objects() if self.is_tensor(it)]
 
     def owner_of_gradient(self, gradient: Any) -> Any:
@@ -115,7 +116,7 @@ class Tensors:
         return found
 
     def order(self, tensor: Any) -> int:
-        """The position of a tensor's node in the order in which its thread made nodes."""
+        """The position of a tensor's node in the order in which its thread created nodes."""
         number = attribute(self.get(tensor, "grad_fn"), "_sequence_nr")
         return int(number()) if number is not None else 0
 
@@ -136,7 +137,8 @@ class Tensors:
 
 
 def attribute(obj: Any, name: str) -> Any:
-    """The value of a property that the object's PyTorch class defines. None if it does not exist, or no longer does."""
+    """The value of a property that the object's PyTorch class defines. None if it does not exist, or no longer
+    exists."""
     for base in mro(type(obj)):
         found = class_dict(base).get(name)
         if found is not None:

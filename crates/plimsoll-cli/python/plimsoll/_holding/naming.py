@@ -1,4 +1,5 @@
-"""The text for a chain of objects: an expression as the program would write it, and where its first name is defined."""
+"""The text for a chain of objects: an expression as it would be written in the program, and where its first name is
+defined."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ LONGEST = 120  # the maximum number of characters of an expression
 
 
 class Part:
-    """An expression that starts at one name: a variable, a class, or an object without a name."""
+    """An expression that starts at a variable, a class, or an object without a name."""
 
     def __init__(self, kind: str, start: str, where: str) -> None:
         self.kind, self.where = kind, where
@@ -60,7 +61,7 @@ class Part:
 
 
 def cut(expression: str) -> str:
-    """The expression, without its middle if it is long."""
+    """The expression, without its middle if it is too long."""
     return expression if len(expression) <= LONGEST else f"{expression[: LONGEST // 2]}…{expression[-LONGEST // 2 :]}"
 
 
@@ -101,7 +102,7 @@ def first(chain: Chain) -> Part:
 
 
 def down(objects: list[Any], at: int, found: list[Part]) -> int:
-    """Adds the step from an object to the next one below it, or to the one after that. Returns the index that it
+    """Adds the step from an object to the next one below it, or to the one after that. Returns the index that was
     reached.
     """
     owner, child, part = objects[at], objects[at - 1], found[-1]

@@ -95,7 +95,7 @@ def name_of_globals(variables: dict[Any, Any]) -> str | None:
 
 
 def is_ours(obj: Any) -> bool:
-    """Whether an object belongs to us: its frame, its module or its class is one of ours."""
+    """Whether an object belongs to us, because its frame, its module or its class is one of ours."""
     if type(obj) is FrameType:
         name = dict.get(obj.f_globals, "__name__")
     elif type(obj) is types.FunctionType:

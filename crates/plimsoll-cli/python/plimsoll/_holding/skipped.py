@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Skipped:
-    """The steps of this process's optimizers that used a GradScaler, and those that were skipped."""
+    """The steps of this process's optimizers that used a GradScaler, and the ones that were skipped."""
 
     def __init__(self, torch: Any) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -69,7 +69,7 @@ class Skipped:
             return  # an error here must not end the program
 
     def is_captured(self) -> bool:
-        """Whether a CUDA graph is being captured: the kernels that this step launches would run at each replay."""
+        """Whether a CUDA graph is being captured: if so, the kernels launched here would run again at each replay."""
         cuda = self.torch.cuda
         return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 

@@ -1,7 +1,7 @@
 """Finds the owners of GPU memory other than the model and its optimizer: lists, dictionaries, attributes, closures,
 tracebacks, cycles, and autograd graphs that are never freed.
 
-Of many tensors with the same size it examines only a few, so 100,000 take little longer than ten.
+If many tensors have the same size, only a few of them are examined, so 100,000 take little longer than ten.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Survey:
             for _ in of_group:
                 found = [(it, holder_of(it, self.known, graphs)) for it in best(next(chains))]
                 if found:
-                    # A list is a better answer than the variable with its latest tensor.
+                    # A list is a better answer than the variable that contains its latest tensor.
                     self.add(*max(found, key=lambda it: it[1].tensors), len(group) // len(of_group))
 
     def add(self, chain: Chain, holder: Holder, times: int) -> None:
@@ -120,6 +120,6 @@ def masked(text: str) -> str:
 
 
 def some(group: list[Any]) -> list[Any]:
-    """The first, the middle and the last of a group."""
+    """The first, the middle and the last tensor of a group."""
     last = len(group) - 1
     return [group[at] for at in sorted({last * nth // (SAMPLES - 1) for nth in range(SAMPLES)})]

@@ -1,4 +1,4 @@
-"""Runs our functions after the import of a module, and the user's own sitecustomize after ours."""
+"""Runs our functions after a module has been imported, and the user's own sitecustomize after ours."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class OtherVersionError(ImportError):
 
 
 class Finder:
-    """Runs functions after the import of modules. A second instance that wraps the same loader would break the first,
-    so there is only one.
+    """Runs functions after modules have been imported. A second instance that wraps the same loader would break the
+    first, so there is only one.
     """
 
     def __init__(self, then: Mapping[str, Callable[[Any], object]]) -> None:
@@ -69,7 +69,7 @@ def hook(then: Mapping[str, Callable[[Any], object]]) -> None:
 
 
 def check_version(module: ModuleType) -> None:
-    """Called when the program imports the wheel's package: refuses one of another version. Sources that are not
+    """Called when the program imports the wheel's package: rejects one with a different version. Sources that are not
     installed as a wheel have no version.
     """
     import importlib.metadata
@@ -78,7 +78,7 @@ def check_version(module: ModuleType) -> None:
         installed = importlib.metadata.version("plimsoll-gpu")
     except importlib.metadata.PackageNotFoundError:
         return
-    # A pre-release is written differently in Python.
+    # Python writes pre-release versions differently.
     if VERSION.replace(".", "").isdecimal() and installed != VERSION:
         raise OtherVersionError(
             f"this Python has plimsoll-gpu {installed}, but the program `plimsoll` that runs it is {VERSION}:"
@@ -87,7 +87,7 @@ def check_version(module: ModuleType) -> None:
 
 
 def run_users_sitecustomize(here: str) -> None:
-    """Runs the user's own sitecustomize, under its name. The one in the folder `here` hides it."""
+    """Runs the user's own sitecustomize, under its name. The sitecustomize in the folder `here` hides it."""
     import importlib.machinery
     import importlib.util
 

@@ -1,4 +1,5 @@
-"""Code of the program behind the loop that trains, and whether it may need memory: another training, a large tensor, an evaluation."""
+"""The program's code after the training loop, and whether it may need memory, for example for another training, a large
+tensor or an evaluation."""
 
 from __future__ import annotations
 
@@ -16,10 +17,11 @@ MOST = 20  # the maximum number of places
 
 
 def after(frame: FrameType | None, heavy: Heavy) -> list[protocol.Place]:
-    """The statements behind the loops around a step that may need memory: of the innermost function first, then those of its callers."""
+    """The statements after the loops around a step that may need memory: first those of the innermost function, then
+    those of its callers."""
     found: list[protocol.Place] = []
     stack = list(frames.of_program(frame))
-    # What a function inside the loop does after the step runs in each round.
+    # What a function inside the loop does after the step runs in each iteration.
     first = next((at for at, own in enumerate(stack) if around(own)), 0)
     for own in stack[first:]:
         file = own.f_code.co_filename

@@ -1,7 +1,7 @@
-"""Examines the batches of the training loader that follow the last step, to find one that is larger than those of the
-steps.
+"""Examines the batches of the training loader that follow the last step, to find out whether one is larger than those
+of the steps.
 
-They are loaded but not trained on, except that the largest one then gets one step. If loading is slow, only the
+They are loaded but not trained on, except that one step then runs with the largest. If loading is slow, only the
 first ones are loaded.
 """
 

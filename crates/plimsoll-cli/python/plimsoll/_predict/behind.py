@@ -11,7 +11,8 @@ from .growth import around, counter, length_of
 
 
 class Behind:
-    """Replaces a `Condition` (conditions.py) for such statements: it is true when the inner loop has ended."""
+    """Takes the place of a `Condition` (conditions.py) for such statements: it is true once the inner loop has
+    ended."""
 
     first = None
 
@@ -35,7 +36,7 @@ class Behind:
             self.left = None if length is None or done is None else max(length - done, 0)
 
     def holds(self, values: dict[str, Any]) -> bool | None:
-        """Whether the loop has ended. At the end of a step inside it, it has not."""
+        """Whether the loop has ended. At the end of a step inside the loop, it has not."""
         return False
 
     def next(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
@@ -54,8 +55,8 @@ class Behind:
 
 
 def behind(loops: list[tuple[FrameType, Any]]) -> Iterator[tuple[FrameType, Any, list[Any]]]:
-    """For each of these loops except the first, which is the training loop: its frame, the loop, and the statements of
-    its body after the one that is running.
+    """For each of these loops except the first, which is the training loop: its frame, the loop, and the statements in
+    its body after the running one.
     """
     for frame, loop in loops[1:]:
         line = frame.f_lineno

@@ -1,10 +1,10 @@
-"""Values that are not known, but for which there is a better guess than zero: an operator's bounds limit them, or
-the tensor had known values before a change through an unknown mask. `clamp(min=1)` is at least 1, a mask may select
-nothing, a random index lies between its bounds.
+"""Values that are unknown, but for which there is a better guess than zero, because an operator's bounds limit them, or
+because the tensor had known values before it was changed through an unknown mask. For example, `clamp(min=1)` is at
+least 1, a mask may select nothing, and a random index lies between its bounds.
 
-A read of such a value counts as a read of an unknown one: it is listed, and `--assume` replaces it. Without
-`--assume` the program gets the bound instead of zero, so a program that runs on a GPU does not fail here. Each byte
-of a shadow (shadows.py) that is such a value is marked in `unsure`.
+Reading such a value counts as reading an unknown one: it is listed, and `--assume` replaces it. Without `--assume`, the
+program gets the bound instead of zero, so a program that runs on a GPU does not fail here. Each byte of a shadow
+(shadows.py) that belongs to such a value is marked in `unsure`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def with_zeros(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def of_result(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Gives a result of unknown inputs the values that it would have for inputs of zero, unless those values are also zero."""
+    """Gives a result of unknown inputs the values that it would have if the inputs were zero, unless those values are
+    also zero."""
     if not isinstance(result, known.torch.Tensor) or not may_bound(operator, result) or not known.is_small(result):
         return
     known_args, known_kwargs = with_zeros(known, args, kwargs)
@@ -78,7 +79,7 @@ def of_change(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict
     if name in BY_INDEX and not (len(args) > 3 and args[3]):
         places = known.on_host((args[1],), {})
         if places is not None and not places[4]:
-            # The changed places are known, but the values are not.
+            # The changed positions are known, but the values are not.
             indices = tuple(slice(None) if it is None else it for it in places[0][0])
             values = before.clone()
             values[indices], unsure[indices] = 0, True

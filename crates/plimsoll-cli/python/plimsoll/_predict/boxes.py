@@ -1,8 +1,8 @@
 """torchvision's `nms` (non-maximum suppression) keeps some of a model's boxes. Its kernel fills a mask, and PyTorch's
-operators select by that mask. If the boxes and the scores are unknown, it keeps all of them here: it cannot keep more.
-If they are known, the host computes which ones it keeps.
+operators select by that mask. If the boxes and the scores are unknown, it keeps all boxes here, because it cannot keep
+more. If they are known, the host computes which ones it keeps.
 
-The number that it keeps is listed as a value that decides sizes, and `--assume` sets it.
+The number of boxes that it keeps is listed as a value that decides sizes, and `--assume` sets it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .shadow import Shadows
 
 
 class Selection(NamedTuple):
-    """The elements that the next selection by a mask finds: how many, and whether that is certain."""
+    """The elements that the next selection by a mask will find: how many, and whether that is certain."""
 
     operator: str
     number: int
@@ -23,7 +23,7 @@ class Selection(NamedTuple):
 
 
 def install(known: Shadows, state: Any) -> None:
-    """Wraps `nms`. `state` tells the wrapper of `nonzero` (shadows.py) what it finds."""
+    """Wraps `nms`. `state` tells the wrapper of `nonzero` (shadows.py) what it will find."""
     torch = known.torch
     try:
         operator, kernel = torch.ops.torchvision.nms.default, torch.library.get_kernel("torchvision::nms", "CUDA")

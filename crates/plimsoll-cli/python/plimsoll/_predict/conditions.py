@@ -1,7 +1,7 @@
 """The test of an `if`: whether it can change while a loop runs, and when it will be true.
 
 Only plain values are read (numbers, strings, lengths), and the program's code is never called. A test that consists
-only of plain values is evaluated with the values that they will have if they keep changing as they have so far.
+only of plain values is evaluated with the values that they will have if they keep changing in the same way.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def leaves(node: ast.AST) -> list[Any]:
 
 
 class Condition:
-    """The test of one `if`. `counted` are the variables of the loops around the step, `passing` those of loops within a step."""
+    """The test of one `if`. `counted` are the variables of the loops around the step, and `passing` those of loops
+    within a step."""
 
     def __init__(self, test: ast.expr, counted: set[str], passing: set[str]) -> None:
         self.test, self.counted, self.passing = test, counted, passing
@@ -114,7 +115,7 @@ class Condition:
         return {text: value + int(each * steps) if each else value for text, (value, each) in course.items()}
 
     def holds(self, values: dict[str, Any]) -> bool | None:
-        """Whether the test is true with these values; None if that is unknown."""
+        """Whether the test is true with these values; None if unknown."""
         if self.code is None or any(type(it) not in PLAIN for it in values.values()):
             return None
         try:

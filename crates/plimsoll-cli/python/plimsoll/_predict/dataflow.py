@@ -6,10 +6,10 @@ follows it through the source instead: from the expression that read it (the fra
 3.11 that instruction's columns) through names, attributes, containers, returns to the callers on the stack, and into
 the program's own functions. Without source code, the instruction alone shows whether a branch follows.
 
-A value decides something if it is the test of an `if` or a `while`, unless its arms only raise, print or count; the
-bound of a slice, an index, `range`, and the arguments that set a tensor's size. An `assert` decides nothing: the
-program continues only if it holds. It also finds divisions by the value and logarithms of it, for which it must not be
-zero. Nothing here imports torch.
+A value decides something if it is the test of an `if` or a `while` (unless its arms only raise, print or count), the
+bound of a slice, an index, an argument of `range`, or an argument that sets a tensor's size. An `assert` decides
+nothing, because the program continues only if it holds. Divisions by the value and logarithms of it are found as well,
+because the value must not be zero there. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def use(frames: list[FrameType]) -> tuple[list[Sink], bool]:
 
 
 class Flow:
-    """Follows one value from the expression that read it. `frames` are ordered from the innermost outwards."""
+    """Follows a value from the expression that read it. `frames` are ordered from the innermost outwards."""
 
     def __init__(self, frames: list[FrameType]) -> None:
         self.frames = frames
@@ -73,7 +73,7 @@ class Flow:
             self.found.append(Sink(kind, file, line))
 
     def read(self, source: Source, node: Any, level: int | None) -> None:
-        """This node read a value. A call that converts a tensor to a number reads its arguments."""
+        """Called if this node read a value. A call that converts a tensor to a number reads its arguments."""
         if isinstance(node, ast.Call) and last_name(node.func) not in READERS:
             self.passed(source, node, level)
         elif isinstance(node, ast.Subscript):
@@ -82,7 +82,8 @@ class Flow:
             self.up(source, node, level)
 
     def up(self, source: Source, node: Any, level: int | None) -> None:
-        """The value of this expression is the value read, or computed from it; `level` is its frame, or None."""
+        """Called if this expression's value is the value that was read, or is computed from it. `level` is its frame,
+        or None."""
         if (node, level) in self.seen:
             return
         self.seen.add((node, level))
@@ -146,7 +147,7 @@ class Flow:
             self.up(source, parent, level)
 
     def tested(self, source: Source, parent: Any, level: int | None) -> None:
-        """The value is the test of an `if`, a `while` or a conditional expression."""
+        """Called if the value is the test of an `if`, a `while` or a conditional expression."""
         if isinstance(parent, ast.IfExp):
             calls = [it for arm in (parent.body, parent.orelse) for it in ast.walk(arm) if isinstance(it, ast.Call)]
             is_other = any(last_name(it.func) not in PURE | SHOWS | READERS for it in calls)
@@ -187,14 +188,14 @@ class Flow:
         return False
 
     def indexed(self, source: Source, parent: Any, node: Any, level: int | None) -> None:
-        """The value is a container that is indexed, or the index."""
+        """Called if the value is a container that is indexed, or the index."""
         if parent.value is node:
             self.up(source, parent, level)
         elif not isinstance(parent.ctx, ast.Store):
             self.add("size", source.file, line_of(parent))
 
     def bound(self, source: Source, target: Any, statement: Any, level: int | None) -> None:
-        """The value is assigned to a target."""
+        """Called if the value is assigned to a target."""
         if isinstance(target, (ast.Tuple, ast.List)):
             value: Any = getattr(statement, "value", None)
             for at, part in enumerate(target.elts):
@@ -211,7 +212,7 @@ class Flow:
             self.held(source, target, level)
 
     def held(self, source: Source, place: Any, level: int | None) -> None:
-        """A container or an attribute stores the value: every load of it may return the value."""
+        """Called if a container or an attribute stores the value: every load of it may return the value."""
         while isinstance(place, (ast.Subscript, ast.Call)):
             place = place.value if isinstance(place, ast.Subscript) else place.func
         if isinstance(place, ast.Name):
@@ -225,7 +226,7 @@ class Flow:
                     self.up(source, node, level if source.scope(node) is source.scope(place) else None)
 
     def named(self, source: Source, name: Any, statement: Any, level: int | None) -> None:
-        """The value is assigned to a variable, by this statement or by an unknown one."""
+        """Called if the value is assigned to a variable, by this statement or by an unknown one."""
         scope = source.scope(name)
         if isinstance(scope, ast.Lambda):
             return
@@ -243,7 +244,7 @@ class Flow:
                     self.up(source, node, level if source.scope(node) is scope else None)
 
     def returned(self, source: Source, statement: Any, level: int | None) -> None:
-        """The caller gets the value, if its frame is on the stack."""
+        """Follows the value to the caller, if the caller's frame is on the stack."""
         if level is None or level + 1 >= len(self.frames):
             return
         site = Site(self.frames[level + 1])
@@ -256,7 +257,7 @@ class Flow:
                 self.up(itself, node, level + 1)
 
     def passed(self, source: Source, call: ast.Call, level: int | None, argument: Any = None) -> None:
-        """The value is this argument of the call, or may be any of them."""
+        """Called if the value is this argument of the call, or may be any of them."""
         name = last_name(call.func)
         if name in LOGARITHMS and getattr(getattr(call.func, "value", None), "id", None) in ("math", "np", "numpy"):
             self.divides |= argument in call.args[:1]
@@ -277,7 +278,8 @@ class Flow:
         self.up(source, call, level)
 
     def function(self, expression: Any, level: int | None) -> tuple[types.FunctionType, int] | None:
-        """The program's function that this expression names in the frame, and the number of its bound arguments; else None."""
+        """The program's function that this expression names in the frame, and the number of its bound arguments;
+        otherwise None."""
         if level is None or level >= len(self.frames):
             return None
         value = looked_up(expression, self.frames[level])
@@ -332,7 +334,7 @@ def bound_of(frame: FrameType, which: str) -> int | None:
 
 
 def is_number(*nodes: Any) -> bool:
-    """Whether each of these slice bounds is a literal number or left out."""
+    """Whether each of these slice bounds is a literal number or omitted."""
     return all(it is None or isinstance(it, (ast.Constant, ast.UnaryOp)) for it in nodes)
 
 
@@ -367,7 +369,7 @@ def is_sized(name: str, call: ast.Call, argument: Any, is_first: bool) -> bool:
 
 
 def counts(statements: Any) -> list[tuple[Any, ast.stmt]] | None:
-    """The targets that an arm assigns to, if it only raises exceptions, shows values and counts. Otherwise None."""
+    """The targets to which an arm assigns, if it only raises exceptions, shows values and counts; otherwise None."""
     targets = []
     for it in statements:
         if isinstance(it, (ast.Pass, ast.Raise, ast.Assert)):

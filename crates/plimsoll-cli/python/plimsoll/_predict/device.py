@@ -1,4 +1,4 @@
-"""Questions that go directly to the simulated GPU, not through PyTorch."""
+"""Queries that go directly to the simulated GPU, not through PyTorch."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def requested_bytes(device: int) -> int | None:
 
 
 def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | None]:
-    """The memory of this process on a device at its peak: the bytes that it had requested, the rows for memory outside
-    those requests, and the last row that did not fit.
+    """This process's memory on a device at its peak: the bytes that it had requested, the rows for memory outside those
+    requests, and the last row that did not fit.
     """
     written = getattr(ctypes.CDLL(None), "plimsoll_standin_outside", None)
     rows: list[protocol.Outside] = []
@@ -61,8 +61,8 @@ def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | N
 
 
 def outside(devices: int) -> tuple[dict[int, int], list[protocol.Outside], protocol.Refused | None]:
-    """The bytes that each device's peak had requested, the rows of all devices, and the last row that did not fit.
-    Devices without tensors are included, because a row may not have fitted before the device's first tensor.
+    """The bytes that had been requested at each device's peak, the rows of all devices, and the last row that did not
+    fit. Devices without tensors are included, because a row may not have fitted before the device's first tensor.
     """
     peaks = [peak(device) for device in range(devices)]
     refused = [it for _, _, it in peaks if it]
@@ -77,7 +77,7 @@ def has_streams() -> bool:
 
 
 def extend(size: int) -> None:
-    """Gives the device this many bytes in addition to those that it reports."""
+    """Gives the device this many more bytes than it reports."""
     more = ctypes.CDLL(None).plimsoll_standin_extend
     more.argtypes, more.restype = (ctypes.c_uint64,), None
     more(size)

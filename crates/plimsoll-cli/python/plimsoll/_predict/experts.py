@@ -1,7 +1,7 @@
-"""Routers of mixtures of experts choose by values that are not computed here. Without a correction, all tokens would
-go to the first expert, or no tokens to any expert. The choice is assumed to give equal shares: row i takes the
-experts after those of row i - 1, cyclically. Values that depend on this assumption are marked (`even`). Only code
-whose names mention experts counts, because a classifier's `argmax` and the `topk` of a metric also choose among few.
+"""The routers of mixtures of experts choose by values that are not computed here. Without a correction, all tokens
+would go to the first expert, or to none. So experts are assumed to get equal shares: row i goes to the experts after
+those of row i - 1, cyclically. Values that depend on this assumption are marked (`even`). Only code whose names mention
+experts counts, because a classifier's `argmax` and the `topk` of a metric also choose among few.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCATTERED = "scatter.src scatter.value scatter_.src scatter_.value"
 def choosing(
     known: Shadows, follow: Callable[..., None], operator: Any, call: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Wraps an operator that may choose experts: its result gets the indices of equal shares."""
+    """Wraps an operator that may choose experts: its result becomes the indices for equal shares."""
     name = operator._schema.name.removeprefix("aten::")
     is_single = name in ("argmax", "argmin", "max", "min")
     has_values = name in ("topk", "max", "min", "sort")
@@ -55,7 +55,8 @@ def choosing(
 
 
 def is_choice(tensor: Any, dim: int, is_single: bool) -> bool:
-    """Whether this is probably a choice of experts: among few, for several rows, and not while text is generated."""
+    """Whether this is probably a choice of experts: from a small number, for several rows, and not while text is
+    generated."""
     if not tensor.is_floating_point() or tensor.dim() < 2:
         return False
     if not 1 < tensor.size(dim) <= (FEW_SINGLE if is_single else FEW):
@@ -82,7 +83,7 @@ def speaks_of_experts(code: CodeType, known: dict[CodeType, bool] = {}) -> bool:
 
 
 def shares(torch: Any, indices: Any, count: int, dim: int, is_single: bool) -> Any:
-    """The indices of equal shares among `count` experts."""
+    """The indices for equal shares among `count` experts."""
     chosen = 1 if is_single else indices.size(dim)
     rows = torch.arange(indices.numel() // max(chosen, 1), device="cpu")[:, None]
     # A sort returns every index, so its rows differ in the first index.
@@ -93,8 +94,8 @@ def shares(torch: Any, indices: Any, count: int, dim: int, is_single: bool) -> A
 
 
 def scattering(wrapped: Any) -> Callable[..., Any]:
-    """Wraps an operator that scatters. The result is also known if the indices are, and the scattered values replace
-    all others (the inverse of a permutation), or are the gates of chosen experts among zeros.
+    """Wraps an operator that scatters. Its result is known if the indices are known and the scattered values either
+    replace all others (the inverse of a permutation) or are the gates of chosen experts among zeros.
     """
 
     def scattering(known: Shadows, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,7 +142,7 @@ def keep_scattered(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def argument(operator: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An argument by its name; None if the operator has no argument of that name."""
+    """An argument by its name; None if the operator has no argument with that name."""
     for at, it in enumerate(operator._schema.arguments):
         if it.name == name:
             return kwargs.get(name, args[at] if at < len(args) else it.default_value)

@@ -1,14 +1,14 @@
-"""After the requested steps, the loop over the training's DataLoader ends as if there were no more batches, so that
-the code after it also runs: the evaluation, often with a larger batch. If the training has larger batches than those
-of the steps, the largest gets a step before that (batches.py).
+"""After the requested steps, the loop over the training DataLoader ends as if there were no more batches, so that the
+code after it also runs, such as an evaluation, often with a larger batch. If training has larger batches than those of
+the steps, a step runs with the largest before that (batches.py).
 
-A loader that starts then yields all its batches if memory grows from batch to batch and there is time; if making the
-batches takes most of the time, copies of one batch replace those in between (loops.py). Otherwise it yields the
+A loader that starts after that yields all its batches if memory grows from batch to batch and there is time. If making
+the batches takes most of the time, copies of one batch replace those in between (loops.py). Otherwise it yields the
 first batches and the last one.
 
-If the program starts more epochs, each gets one batch, until the time is up. A loop that is not over a DataLoader runs to
-its end if that is near and the code behind it may need memory (after.py). Otherwise the program is stopped, and what did not
-run is listed (`after`, `unseen`).
+If the program starts more epochs, each gets one batch, until the time is up. A loop that is not over a DataLoader runs
+to its end if that will be soon and the code after it may need memory (after.py). Otherwise the program is stopped, and
+the code that did not run is listed (`after`, `unseen`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
 LONGEST_TIME = 120.0  # the same if a loop with growing memory needs it
 IDLE = 5  # stop after this many further steps without new code in between, and this many seconds of CPU time:
 IDLE_TIME = 1.0
-REST_TIME = 5.0  # if the code behind these steps may need memory
+REST_TIME = 5.0  # if the code after these steps may need memory
 RUN_ON_TIME = 8.0  # the loop of the steps runs to its end if that takes at most this many seconds of CPU time
 
 
@@ -75,7 +75,7 @@ class Finish:
         self.idle_since = 0.0  # the CPU time at which there were too many of them
         self.runs_on = False  # whether the loop of the steps is running to its end
         self.is_whole = False  # whether it has
-        self.after: list[protocol.Place] = []  # code behind the last step that may need memory
+        self.after: list[protocol.Place] = []  # code after the last step that may need memory
         self.ends: list[tuple[float, float]] = []  # CPU time and time at the end of each of the latest steps
         self.called: set[tuple[str, int]] = set()  # lines that call `eval()`
         self.files: set[str] = set()  # the program's files on the stack at a step
@@ -83,7 +83,7 @@ class Finish:
         self.watch_evaluation()
 
     def watch_loaders(self) -> None:
-        """Counts the batches of DataLoaders, and ends the training's loader once the steps are done."""
+        """Counts the batches of DataLoaders, and ends the training loader once the steps are done."""
         from torch.utils.data import dataloader
 
         finish, kind = self, dataloader._BaseDataLoaderIter
@@ -147,7 +147,7 @@ class Finish:
         module.eval = eval
 
     def stepped(self) -> None:
-        """A step was counted. The loaders that yielded a batch for it belong to the training."""
+        """Called when a step was counted. The loaders that yielded a batch for it belong to training."""
         self.training |= self.since_step
         self.since_step = set()
         self.ends = [*self.ends[-3:], (time.process_time(), time.monotonic())]
@@ -169,14 +169,14 @@ class Finish:
             frame = frame.f_back
 
     def look(self, frame: FrameType | None) -> None:
-        """Finds the code behind a step that may need memory."""
+        """Finds the code after a step that may need memory."""
         try:
             self.after = after(frame, Heavy(self.torch))
         except Exception:
             self.after = []  # misread source must not fail the program
 
     def can_run_on(self, frame: FrameType, steps: int, total: int | None) -> bool:
-        """Whether the loop runs to its end: the code behind it may need memory, and the end is near."""
+        """Whether the loop runs to its end, because the code after it may need memory and the end is near."""
         self.look(frame)
         if not self.after or not settings.FURTHER or settings.STOPS or settings.ranks() > 1 or not total:
             return False
@@ -188,25 +188,25 @@ class Finish:
         return self.runs_on
 
     def ran_on(self, steps: int, total: int | None) -> bool:
-        """Another step of that loop is done. Returns whether it was the last."""
+        """Called when another step of that loop is done. Returns whether it was the last."""
         self.is_whole = total is not None and steps >= total
         self.runs_on = not self.is_whole
         return self.is_whole
 
     def begin(self) -> None:
-        """The steps are done: the time for the code after them begins."""
+        """Called when the steps are done: the time for the code after them begins."""
         self.finishing = time.monotonic()
         passed = self.finishing - self.begun
         self.until = self.finishing + min(max(passed, LEAST_TIME), MOST_TIME)
 
     def saw(self, what: object) -> None:
-        """A loader or a line ran after the steps."""
+        """Called when a loader or a line ran after the steps."""
         if what not in self.new:
             self.new.add(what)
             self.idle = 0
 
     def left(self) -> float:
-        """Seconds for the code after the steps."""
+        """The number of seconds for the code after the steps."""
         return self.until - time.monotonic()
 
     def take(self, seconds: float) -> bool:
@@ -222,7 +222,7 @@ class Finish:
         return self.until > 0 and self.left() < 0
 
     def goes_on(self, frame: FrameType) -> bool:
-        """Called at the end of each further step. Returns whether the program may go on."""
+        """Called at the end of each further step. Returns whether the program may continue."""
         self.idle += 1
         if self.idle <= IDLE:
             return not self.is_up()
@@ -239,8 +239,8 @@ class Finish:
             del self.levels[::2]
 
     def grew(self) -> bool:
-        """Whether memory still grew when the program was stopped: the lowest level of each eighth of the time
-        is higher than in the eighth before.
+        """Whether memory was still growing when the program was stopped, that is, whether the lowest level in each
+        eighth of the time is higher than in the eighth before.
         """
         size = len(self.levels) // 8
         if size < 2:
@@ -269,7 +269,7 @@ class Finish:
 
 
 def trainer(module: Any, finish: Finish, growth: Growth) -> None:
-    """After the steps transformers' Trainer evaluates once and stops, without saving."""
+    """After the steps, makes transformers' Trainer evaluate once and stop without saving."""
     handler = module.CallbackHandler
     for name in ("on_step_end", "on_epoch_end"):
         original = getattr(handler, name)

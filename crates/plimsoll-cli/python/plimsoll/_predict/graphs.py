@@ -30,8 +30,8 @@ class Line:
 
 
 class Alive:
-    """An object that is attached to an autograd node, to detect when the node is freed: it may outlive the result of
-    the call.
+    """An object attached to an autograd node, to detect when the node is freed, because the node may outlive the
+    result of the call.
     """
 
 
@@ -74,7 +74,7 @@ class Graphs:
         return getattr(self.running, "inside", False)
 
     def begins(self) -> bool:
-        """Whether a call of a module that begins now may keep an unused graph."""
+        """Whether a module call that begins now may keep an unused graph."""
         torch = self.torch
         is_recorded = torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
         return is_recorded and bool(torch.cuda.is_initialized())
@@ -116,5 +116,5 @@ class Graphs:
 
 
 def use(line: Line, *gradients: Any) -> None:
-    """A backward pass uses the graph of a call."""
+    """Called when a backward pass uses the graph of a call."""
     line.is_used = True

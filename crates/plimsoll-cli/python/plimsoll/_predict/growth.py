@@ -1,4 +1,4 @@
-"""Memory that grows from step to step, and how many steps the program's loops will make.
+"""Memory that grows from step to step, and how many steps the program's loops will run.
 
 The number of steps is read from the source of the loops around the step: `range(N)`, a list, a DataLoader, each with
 the current values of the program's variables. The program's code is never called. The number of iterations of a
@@ -42,7 +42,8 @@ def is_growing(levels: list[int]) -> bool:
 
 
 def is_rising(levels: list[int]) -> bool:
-    """Whether levels that vary rise overall, for example if batches of different sizes are kept, and still rise at the end."""
+    """Whether varying levels rise overall and are still rising at the end, for example if batches of different sizes
+    are kept."""
     levels = levels[1:]
     if len(levels) < ROWS:
         return False
@@ -81,9 +82,9 @@ def since(levels: list[int]) -> int:
 
 
 def spread(levels: list[int]) -> tuple[int, int, int] | None:
-    """Growth in one of several steps: the bytes, the number of steps from one growth to the next, and how often it was
-    seen. None if memory does not grow in this way. Compares the lowest levels between rises, because memory that only
-    the current step needs may stay allocated until the step ends.
+    """Growth in one of several steps: the bytes, the number of steps from one increase to the next, and how often it
+    was seen. None if memory does not grow in this way. Compares the lowest levels between rises, because memory that
+    only the current step needs may stay allocated until the step ends.
     """
     rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST_GROWTH]
     found: list[int] = rose[-1:]
@@ -159,14 +160,14 @@ class Growth:
         return len(levels) == 3 and rises(levels)[-1] < LEAST_GROWTH and rises(levels)[-1] >= 0
 
     def has_room(self, device: int, levels: list[int]) -> bool:
-        """Whether the device has memory for a few more steps. The step in which memory runs out is computed."""
+        """Whether the device has memory for a few more steps. The step in which memory would run out is computed."""
         free, _ = self.torch.cuda.mem_get_info(device)
         unused = self.torch.cuda.memory_reserved(device) - levels[-1]
         return bool(free + unused > 8 * max(rises(levels[-ROWS - 1 :])))
 
     def rows(self, holders: dict[int, list[Holder]] | None = None) -> list[protocol.GrowingSteps]:
-        """Rows for the report: the devices whose memory grows, by how much per step, and until when. `holders` are its
-        owners, by device.
+        """Rows for the report: the devices whose memory grows, by how much per step, and until when. `holders` are the
+        owners of that memory, by device.
         """
         found = []
         for device, levels in self.levels.items():
@@ -194,8 +195,8 @@ class Growth:
         return next((it.steps for it in self.rounds if holders and all(it.drops(one) for one in holders)), None)
 
     def growth_of(self, levels: list[int]) -> tuple[int, int, int]:
-        """The growth of memory: the bytes, the number of steps in which it occurs once, and how often it was seen.
-        Zeros if memory does not grow.
+        """The growth of memory: the bytes, in how many steps it occurs once, and how often it was seen. Zeros if memory
+        does not grow.
         """
         if not is_growing(levels):
             found = spread(levels)
@@ -207,7 +208,7 @@ class Growth:
         start = max(since(levels), len(levels) // 2)
         times = len(levels) - 1 - start
         if times < ROWS:
-            # An allocated block may include the rest of a larger one, so single rises vary: use the median.
+            # An allocated block may include the rest of a larger one, so individual rises vary. So use the median.
             return sorted(rises(levels[-ROWS:]))[ROWS // 2 - 1], 1, len(levels) - 1 - since(levels)
         return (levels[-1] - levels[start]) // times, 1, len(levels) - 1 - since(levels)
 

@@ -128,7 +128,7 @@ class Heavy:
         return any(self.has_tensor(it, names) for it in ast.iter_child_nodes(node))
 
     def keeps(self, target: Any, value: Any, names: Any) -> bool:
-        """Whether an assignment keeps a tensor, lets a parameter have a gradient, or changes a size."""
+        """Whether an assignment keeps a tensor, makes a parameter require a gradient, or changes a size."""
         if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
             return not (isinstance(value, ast.Constant) and not value.value)
         before = None if isinstance(target, ast.Subscript) else looked_up(target, names)
@@ -140,7 +140,7 @@ class Heavy:
 
 
 def undecorated(function: Any) -> Any:
-    """The program's function below decorators such as `torch.no_grad()`."""
+    """The program's function inside decorators such as `torch.no_grad()`."""
     while isinstance(function, types.FunctionType) and is_library(function.__code__.co_filename):
         inner = function.__dict__.get("__wrapped__")
         if not isinstance(inner, types.FunctionType):

@@ -1,5 +1,5 @@
 """Names the owners of large pieces of host memory, and the phases of the program, for the preloaded library that counts
-host memory (`host/` of the program `plimsoll`). Without the library, nothing happens.
+host memory (`host/` of the program `plimsoll`). Without the library, this does nothing.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def ours() -> Iterator[None]:
 
 
 def place() -> str:
-    """The program's innermost line, as ` at train.py:7`."""
+    """The program's innermost line, in the form ` at train.py:7`."""
     for frame in of_program(sys._getframe(2)):
         return f" at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     return ""
 
 
 def owned(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """The function, whose large requests belong to `what` and the line that calls it."""
+    """Wraps the function so that its large requests belong to `what` and the line that calls it."""
 
     @functools.wraps(function)
     def owner(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ def own(tensor: Any, what: bytes) -> None:
 
 
 class Host:
-    """Owners and phases of one process."""
+    """The owners and phases of one process."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -130,7 +130,7 @@ class Host:
         kind.__init__ = __init__
 
     def registered(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of modules that registers a tensor, which belongs to the weights."""
+        """Wraps a method of modules that registers a tensor, which then belongs to the weights."""
 
         @functools.wraps(function)
         def register(module: Any, name: str, tensor: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -141,7 +141,7 @@ class Host:
         return register
 
     def enter(self, phase: int) -> None:
-        """A later phase of the program begins."""
+        """Called when a later phase of the program begins."""
         if COUNTER is not None and phase > self.phase:
             self.phase = phase
             COUNTER.plimsoll_host_phase(phase)
@@ -173,7 +173,7 @@ class Host:
         return count
 
     def end(self) -> None:
-        """From now on nothing is counted."""
+        """From now on, nothing is counted."""
         if COUNTER is not None:
             COUNTER.plimsoll_host_end()
             os.environ.pop(FOLDER, None)
@@ -194,7 +194,7 @@ WEIGHTS = b"weights on the host"
 
 
 class MallInfo(ctypes.Structure):
-    """The C library's figures of its heap."""
+    """The C library's figures for its heap."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -203,7 +203,7 @@ class MallInfo(ctypes.Structure):
 
 
 def in_use() -> int | None:
-    """The bytes of the C library's heap that are in use; None before glibc 2.33."""
+    """How many bytes of the C library's heap are in use; None before glibc 2.33."""
     known = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if known is None:
         return None
@@ -213,28 +213,29 @@ def in_use() -> int | None:
 
 
 def pretrained(module: Any) -> None:
-    """Host memory that `from_pretrained` of transformers requests belongs to that function."""
+    """Makes `from_pretrained` of transformers the owner of the host memory that it requests."""
     if COUNTER is not None:
         kind = module.PreTrainedModel
         kind.from_pretrained = classmethod(owned(kind.from_pretrained.__func__, "from_pretrained"))
 
 
 def state_dicts(module: Any) -> None:
-    """Host memory that the functions of torch.distributed.checkpoint.state_dict request belongs to these functions."""
+    """Makes the functions of torch.distributed.checkpoint.state_dict the owners of the host memory that they
+    request."""
     for name in ("get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"):
         if COUNTER is not None and hasattr(module, name):
             setattr(module, name, owned(getattr(module, name), name))
 
 
 def safetensors(module: Any) -> None:
-    """Host memory that safetensors requests belongs to safetensors."""
+    """Makes safetensors the owner of the host memory that it requests."""
     for name in ("load_file", "load", "save_file"):
         if COUNTER is not None and hasattr(module, name):
             setattr(module, name, owned(getattr(module, name), f"safetensors.{name}"))
 
 
 def continue_as_program(folder: str) -> None:
-    """A fork that serves a trial of `plan` continues as the program."""
+    """Called in a fork that serves a trial of `plan`, which continues as the program."""
     if COUNTER is not None:
         os.environ[FOLDER] = folder
         COUNTER.plimsoll_host_continue(os.fsencode(folder))

@@ -1,9 +1,9 @@
 """Code of the training loop that did not run in the first steps: the arms (branches) of an `if` whose test changes as
 the loop runs, in the loop's body and in functions that it calls, and the code that an outer loop runs after the inner
-one. Code that ran only before the first step of the optimizer has not yet run with the optimizer's state allocated.
+one. Code that ran only before the optimizer's first step has not yet run with the optimizer's state allocated.
 
 lines.py records which lines ran, and conditions.py can often predict when a test will be true. If steps are cheap, the
-run continues until these arms have run a few times; those that still did not run are listed (`rows`).
+run continues until these arms have run a few times; those that still have not run are listed (`rows`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Arm:
         self.code, self.file, self.condition, self.wanted, self.statements = code, file, condition, wanted, statements
         self.line, self.end = statements[0].lineno, statements[-1].end_lineno or statements[-1].lineno
         self.is_before_step = False
-        # If the test and the arm share a line, only the test's value shows whether the arm ran.
+        # If the test and the arm are on the same line, only the test's value shows whether the arm ran.
         self.is_inline = self.line == condition.test.lineno
         self.held = 0  # steps at whose end the test had the wanted value
         self.is_heavy: bool | None = None
@@ -69,7 +69,7 @@ class Arm:
         return holds is not None and holds == self.wanted
 
     def text(self) -> str:
-        """When it runs, as in the source."""
+        """When it runs, as written in the source."""
         if isinstance(self.condition, Behind):
             return self.condition.text()
         test = self.condition.test
@@ -92,7 +92,7 @@ class Late:
             self.lines.start()
 
     def stepped(self, step: int, frame: FrameType) -> None:
-        """A step is done."""
+        """Called when a step is done."""
         self.ends = [*self.ends[-3:], time.process_time()]
         if not self.lines.is_known():
             return
@@ -112,12 +112,12 @@ class Late:
             self.lines.stop()  # misread source must not fail the program
 
     def end(self) -> None:
-        """The steps are done: stops tracing, unless an arm that may matter has not run yet."""
+        """Called when the steps are done: stops tracing, unless an arm that may matter has not run yet."""
         if not any(arm.is_heavy and not arm.ran(self.lines) for arm in self.arms or ()):
             self.lines.stop()
 
     def find(self, stack: list[FrameType]) -> Iterator[Arm]:
-        """The arms in the loops around the step, and in the functions that ran in them."""
+        """The arms in the loops around the step, and in the functions that ran in these loops."""
         counted: set[str] = set()
         loops = [(frame, around(frame)) for frame in stack]
         for loop in (it for _, found in loops for it in found):
@@ -207,7 +207,7 @@ class Late:
         return any(self.waits_for(arm, step, total, left, is_blind) for arm in self.arms)
 
     def waits_for(self, arm: Arm, step: int, total: int | None, left: float, is_blind: bool) -> bool:
-        """Whether to run one more step for one arm, with time for `left` more steps. If `is_blind`, only if it is
+        """Whether to run one more step for one arm, with time for `left` more steps. With `is_blind`, only if it is
         known when the arm runs.
         """
         if not arm.is_heavy:

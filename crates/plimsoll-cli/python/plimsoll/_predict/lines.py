@@ -1,4 +1,5 @@
-"""Records which lines of the program ran, and in how many steps. The stand-in traces the main thread (its lines.rs)."""
+"""Records which lines of the program ran, and in how many steps. The stand-in traces the main thread (see its
+lines.rs)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from ..frames import LIBRARIES
 
 
 class Row(ctypes.Structure):
-    """A line that ran, as the stand-in writes it."""
+    """A line that ran, in the form in which the stand-in writes it."""
 
     _fields_ = [
         (name, ctypes.c_uint64 if name == "code" else ctypes.c_uint32) for name in "code line steps last _".split()

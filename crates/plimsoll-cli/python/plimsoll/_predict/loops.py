@@ -1,8 +1,8 @@
-"""A loop over a DataLoader that starts after the requested steps, such as an evaluation: decides how many of its
+"""A loop over a DataLoader that starts after the requested steps, such as an evaluation. Decides how many of its
 batches are made, and how much memory the others would add.
 
 The first batches show whether memory grows from one batch to the next. If it does and there is enough time, the loop
-runs to its end, with all batches, or with copies of one batch if making them takes most of the time. If there is no
+runs to its end: with all batches, or with copies of one batch if making batches takes most of the time. If there is no
 time for that, or if memory does not grow, the last batch follows at once, and `row` says how much each of the others
 would have added.
 """
@@ -35,10 +35,10 @@ class Rest(Protocol):
     cut: bool
 
     def left(self) -> float:
-        """Seconds that are left for it."""
+        """The seconds that are left for it."""
 
     def take(self, seconds: float) -> bool:
-        """Takes this much more time, if it is left. Returns whether it was."""
+        """Claims this much more time, if it is available. Returns whether it was."""
 
 
 class Loop:
@@ -118,7 +118,7 @@ class Loop:
                 self.each[device] = sum(steps) / STEADY
 
     def decide(self, seconds: float) -> Any:
-        """Decides, after the first batches, whether to make all others, to copy one, or to skip to the last one. A
+        """Decides, after the first batches, whether to make all others, to copy one, or to skip to the last one. Each
         batch takes `seconds`.
         """
         self.measure()
@@ -152,7 +152,8 @@ class Loop:
         return bool(self.iterator()._dataset_kind == _DatasetKind.Map)
 
     def skip(self) -> None:
-        """Makes the next batch that the loader begins its last one. A loader that does not read by index ends here."""
+        """Makes the loader's last batch the next one that it starts. A loader that does not read by index ends
+        here."""
         self.is_cut = self.pattern is None
         if not self.can_skip():
             self.finish.cut = True
@@ -163,8 +164,8 @@ class Loop:
         iterator._sampler_iter = iter(() if last is None else (last,))
 
     def hides(self) -> bool:
-        """Whether memory grew with different batches, but less than half as much with copies of one, as when results
-        are stored under a key of each row.
+        """Whether memory grew with different batches, but less than half as much with copies of one, for example
+        because results are stored under a key for each row.
         """
         levels, copies = self.levels[FIRST:], self.given - self.made
         if self.is_cut or copies < 2 * SOME or len(levels) < 2:

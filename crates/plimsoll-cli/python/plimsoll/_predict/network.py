@@ -1,5 +1,5 @@
-"""Records the hosts that the program contacts, and keeps experiment trackers offline: values computed here are zeros,
-and must not appear among the results of real runs.
+"""Records the hosts that the program contacts, and keeps experiment trackers offline, because values computed here
+are zeros and must not appear among the results of real runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def note(host: Any) -> None:
 
 
 def sockets(socket: Any) -> None:
-    """Records the hosts that sockets contact, by name if a name is looked up. An address that a lookup returned does
+    """Records the hosts that sockets contact, by name if a name is looked up. An address returned by a lookup does
     not count as another host.
     """
     looked_up = socket.getaddrinfo
@@ -65,7 +65,7 @@ def sockets(socket: Any) -> None:
 
 
 def wandb(it: Any) -> None:
-    """Runs of Weights & Biases stay offline."""
+    """Keeps runs of Weights & Biases offline."""
     begin = it.init
 
     @functools.wraps(begin)
@@ -78,18 +78,18 @@ def wandb(it: Any) -> None:
 
 
 def mlflow(it: Any) -> None:
-    """Runs of MLflow go to the URI that `plimsoll` set."""
+    """Sends MLflow runs to the URI that `plimsoll` set."""
     it.set_tracking_uri = lambda uri: None
 
 
 def comet(it: Any) -> None:
-    """Experiments of Comet stay offline."""
+    """Keeps Comet experiments offline."""
     if hasattr(it, "OfflineExperiment"):
         it.Experiment = it.OfflineExperiment
 
 
 def neptune(it: Any) -> None:
-    """Runs of Neptune stay offline."""
+    """Keeps Neptune runs offline."""
     for name in ("init_run", "init_project", "init_model", "init_model_version"):
         begin = getattr(it, name, None)
         if begin is not None:

@@ -1,8 +1,8 @@
-"""Patches of PyTorch inside the user's Python processes, so that a program takes the same path as on a GPU, although
+"""Patches of PyTorch inside the user's Python processes, so that a program takes the same path as on a GPU, even though
 values that it reads from the device are zero and other ranks may be absent.
 
-They are installed by watch.py and start.py. Memory requests do not change, except in send_objects: NCCL would use a few hundred
-bytes of the GPU for Python objects.
+watch.py and start.py install them. Memory requests do not change, except in send_objects: NCCL would use a few hundred
+bytes on the GPU for Python objects.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def trust_values(torch: Any) -> None:
     for place in (torch, torch.Tensor):
         if hasattr(place, "_is_all_true"):
             place._is_all_true = answered(place._is_all_true, lambda _: torch.ones((), dtype=torch.bool, device="cpu"))
-    # An optimizer whose state came from a checkpoint has its step count (NAdam also a product) on the device. With a value
-    # between 0 and 1 it never divides by zero.
+    # An optimizer whose state came from a checkpoint has its step count (NAdam also a product) on the device. With a
+    # value between 0 and 1, it never divides by zero.
     modules: list[tuple[str, Any]] = list(sys.modules.items())
     for name, module in modules:
         if name.startswith("torch.optim.") and hasattr(module, "_get_value"):
@@ -43,7 +43,7 @@ def trust_values(torch: Any) -> None:
 
 def end_generation(module: Any) -> None:
     """Makes generated text have its maximum length. transformers reads from the device whether every sequence has
-    ended. Here none ends before the maximum length, which the host knows.
+    ended. Here, none ends before the maximum length, which the host knows.
     """
     criteria, mixin = module.StoppingCriteriaList, module.GenerationMixin
     call, has_unfinished = criteria.__call__, mixin._has_unfinished_sequences
@@ -64,9 +64,9 @@ def end_generation(module: Any) -> None:
 
 
 def send_objects(torch: Any) -> None:
-    """Sends Python objects between ranks through the host. Ranks normally send each other Python objects through
-    GPUs, first their sizes, which would arrive as zeros. Here they are sent through the host instead, between
-    the same ranks.
+    """Sends Python objects between ranks through the host. Normally, ranks send each other Python objects through GPUs,
+    starting with their sizes, which would arrive as zeros. Here they are sent through the host instead, between the
+    same ranks.
     """
     import functools
     import inspect
@@ -111,7 +111,7 @@ def send_objects(torch: Any) -> None:
         return True
 
     def between_two(peer: str) -> Callable[..., Any]:
-        # Only these two ranks make this call, so only they can make a group for it.
+        # Only these two ranks make this call, so only they can create a group for it.
 
         def redirect(arguments: Any, group: Any) -> bool:
             its_rank = arguments.get(peer)
@@ -139,8 +139,8 @@ def send_objects(torch: Any) -> None:
 
 
 def stand_alone(torch: Any) -> None:
-    """Process groups start without the other ranks. GPU tensors go through PyTorch's own NCCL code, whose memory
-    counts; host tensors go through PyTorch's `fake` group.
+    """Starts process groups without the other ranks. GPU tensors go through PyTorch's own NCCL code, whose memory is
+    counted; host tensors go through PyTorch's `fake` group.
     """
     import importlib
 
@@ -149,7 +149,8 @@ def stand_alone(torch: Any) -> None:
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # it registers the group
 
     class Store(distributed.Store):
-        """Answers for the absent ranks. The only value that they would have written is NCCL's unique ID, of 128 bytes."""
+        """Answers for the absent ranks. The only value that they would have written is NCCL's unique ID of 128
+        bytes."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -1,7 +1,7 @@
-"""Questions about the GPU before its first use, such as whether it computes in bf16, in a program from which
-`serve.py` forks. They would initialize CUDA, so the fork would come before the program creates its model, and each
-fork would create it again. So a short-lived child initializes CUDA and asks. The memory's size differs from child to
-child, so it is noted if a program reads it or uses NVML.
+"""Answers queries about the GPU before its first use, such as whether it supports bf16, in a program from which
+`serve.py` forks. Such queries would initialize CUDA, so the fork would happen before the program creates its model, and
+each fork would create it again. So a short-lived child initializes CUDA and makes the query. The memory size differs
+from child to child, so we record whether a program reads it or uses NVML.
 
 Calls that wait for the GPU or reset a peak do nothing before the first use.
 """
@@ -25,7 +25,7 @@ NEEDLESS = (
 
 class Properties:
     """The fields of `_CudaDeviceProperties`, a type that does not exist before CUDA is initialized.
-    `now` returns the real ones if CUDA is already in use, and otherwise notes that the program requested the size.
+    `now` returns the real ones if CUDA is already in use; otherwise it records that the program requested the size.
     """
 
     def __init__(self, values: dict[str, Any], text: str, now: Callable[[], Any]) -> None:
@@ -35,7 +35,7 @@ class Properties:
 
     @property
     def total_memory(self) -> Any:
-        """The memory's size; a program that reads it is noted."""
+        """The memory size; we record that the program has read it."""
         now = self._now()
         return self._total_memory if now is None else now.total_memory
 
@@ -45,7 +45,8 @@ class Properties:
 
 
 class Questions:
-    """`is_early` says whether CUDA is not in use yet; `child` runs a function in a child and returns the bytes it returns."""
+    """`is_early` says whether CUDA is not in use yet; `child` runs a function in a child process and returns the bytes
+    that it returns."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Questions:
                     setattr(module, name, self.unless_early(getattr(module, name)))
 
     def unless_early(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, which does nothing before the first use of CUDA."""
+        """Wraps a function so that it does nothing before the first use of CUDA."""
 
         @functools.wraps(original)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -97,7 +98,7 @@ class Questions:
         return self.known
 
     def now(self, device: int) -> Any:
-        """The properties of a device in use; before that the question is recorded."""
+        """The properties of a device in use; before that, the query is recorded."""
         if not self.is_early():
             return self.original(device)
         return self.note()
@@ -117,7 +118,7 @@ class Questions:
 
 
 def index_of(torch: Any, device: Any) -> int:
-    """The index of a device. Without a number, it is the first one. -1 for another kind of device."""
+    """The index of a device; if it has no number, the first one. -1 for another kind of device."""
     if isinstance(device, int):
         return device
     device = torch.device("cuda" if device is None else device)

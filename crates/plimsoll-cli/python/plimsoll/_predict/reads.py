@@ -2,8 +2,9 @@
 calls a hook for every copy of an unknown value to the host. The program gets zeros unless the hook writes another
 value, for example 1 if the program divides by the value.
 
-A read is identified by its line and call stack (a site). Its use is determined once per site (dataflow.py). Some
-operators read during their own work: the number of elements that `nonzero` found is the size of its result.
+A read is identified by its line and call stack (a site). How its value is used is determined once per site
+(dataflow.py). Some operators themselves read a value: for example, the number of elements that `nonzero` found is the
+size of its result.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ RETURNING = set(
     "item to copy_from _local_scalar_dense copy_ _to_copy to_dtype_layout to_device to_dtype to_other clone contiguous equal is_nonzero"
     " allclose _is_all_true _is_any_true cpu pin_memory _copy_from".split()
 )
-# Operators that read to check an argument, or for a value that no size depends on.
+# Operators that read to check an argument, or to get a value on which no size depends.
 CHECKING = set(
     "multinomial normal bernoulli histc quantile nanquantile _assert_async cholesky cholesky_ex inv inverse lstsq"
     " ctc_loss _ctc_loss nll_loss embedding_renorm_ cumprod logdet slogdet lstm gru rnn_tanh rnn_relu".split()
@@ -55,7 +56,7 @@ SHOWING = (
 MODULE, CONVERTING = "/torch/nn/modules/module.py", ("convert", "<lambda>", "_apply")
 GENERATION = "/transformers/generation/"
 # When these functions read a size, they get its maximum: sequences are as long as possible, and every candidate of an
-# assistant model is accepted. With zeros, assisted generation would accept no token at all and never end.
+# assistant model is accepted. With zeros, assisted generation would never accept a token, and never end.
 LONGEST = ("_beam_search", "_assisted_decoding")
 HISTORY = "/torch/optim/lbfgs.py"  # warnings.py reports the vectors that it keeps
 EVERYWHERE = 0  # a line number of --assume that stands for all lines whose values decide sizes
@@ -79,7 +80,7 @@ class Site:
         self.bounds: tuple[Any, Any] | None = None  # the smallest and largest value within the bounds
 
     def is_given(self) -> bool:
-        """Whether its value was assumed or is the maximum, and so does not just replace a zero."""
+        """Whether its value was assumed or is the maximum, so that it does not just replace a zero."""
         return bool(self.matched) or self.is_everywhere or self.value == "max"
 
     def taken(self) -> tuple[Any, Any] | None:
@@ -141,7 +142,8 @@ class Reads:
             self.library.plimsoll_standin_on_read(LISTENER())
 
     def on_read(self, to: int, _from: int, count: int) -> None:
-        """The stand-in's hook. The stand-in copied zeros to the host. A failure here must not fail the program."""
+        """The stand-in's hook, called after it has copied zeros to the host. A failure here must not fail the
+        program."""
         state = self.of_thread
         if getattr(state, "busy", False) or sys is None:
             return
@@ -149,7 +151,7 @@ class Reads:
         try:
             pending = getattr(state, "pending", None)
             if pending is not None:
-                # An operator that counts elements whose number is known.
+                # Called for an operator that counts elements whose number is known.
                 if count in (4, 8):
                     ctypes.memmove(to, pending.to_bytes(count, sys.byteorder), count)
                 if not getattr(state, "even", False) and not getattr(state, "bounded", False):
@@ -200,7 +202,7 @@ class Reads:
         return self.sites[key]
 
     def new_site(self, frames: list[FrameType], operator: str | None) -> Site:
-        """Determines the use of a value that is read here for the first time."""
+        """Determines how a value that is read here for the first time is used."""
         place: Callable[..., Any] = lambda it: (it.f_code.co_filename, it.f_lineno, it.f_code.co_name)
         own = next((it for it in frames if not is_library(it.f_code.co_filename)), None)
         via = frames[0] if frames and frames[0] is not own else None
@@ -267,7 +269,7 @@ class Reads:
         return found and without_overload(found)
 
     def bytes_of(self, site: Site, count: int) -> bytes | None:
-        """An assumed value as this many bytes."""
+        """An assumed value, converted to this many bytes."""
         import struct
 
         tensor = getattr(self.of_thread, "tensor", None)
@@ -322,7 +324,7 @@ class Reads:
             self.problems.append(text)
 
     def given(self, place: tuple[str, int] | None) -> Any:
-        """The value of --assume for a line that reads nothing itself, such as the one that makes an optimizer."""
+        """The value of --assume for a line that reads nothing itself, such as one that creates an optimizer."""
         for file, line, value in self.assumed:
             if place and line == place[1] and is_file(place[0], file):
                 self.used.add((file, line))

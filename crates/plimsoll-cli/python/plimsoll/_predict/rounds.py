@@ -1,6 +1,6 @@
-"""Finds the memory that an outer loop frees in each of its iterations (rounds). If memory grows in an inner
-loop, it grows only until then. Each round frees the old values of variables that its body assigns or clears,
-and the local variables of functions that it calls.
+"""Finds the memory that an outer loop frees in each of its iterations (rounds): if memory grows in an inner loop,
+it grows only until then. Each round frees the old values of variables that its body assigns or clears, and the
+local variables of functions that it calls.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Tries several sets of techniques with one run of the program. When the program first uses CUDA, its imports are
-done, and often its model exists. At this point the process waits for requests, and for each request it forks a
-child that runs the rest of the program.
+complete, and often its model exists already. At this point, the process waits for requests, and for each request it
+forks a child that runs the rest of the program.
 
-A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are
-processors, in the order of the requests. A request with `alone` runs while no other does. N.done contains the exit
-status, and whether another fork ran at the same time. The file `late` contains a number: earlier requests are abandoned,
-except those at the GPU's size; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the
-child, do not run. Without glibc's `_Fork`, or if a process group is created before the first use of CUDA, nothing is
-served, and each set takes a separate run.
+A request is N.json in the folder: the set, and the folder for the reports. One fork per processor runs at a time, in
+the order of the requests. A request with `alone` runs while no other does. N.done contains the exit status, and whether
+another fork ran at the same time. The file `late` contains a number: earlier requests are abandoned, except those at
+the GPU's size; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run.
+Without glibc's `_Fork`, or if a process group is created before the first use of CUDA, nothing is served, and each set
+needs a separate run.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class Serve:
         Questions(torch, self.is_early, self.asked, self.note_question)
 
     def choose_later(self, torch: Any) -> None:
-        """Postpones the choice of the first device. `set_device` uses CUDA although no tensor is on the GPU yet:
-        transformers calls it before the program creates its model. The first device is the current one anyway.
-        The choice is made when CUDA is used, or a process group is created.
+        """Postpones the selection of the first device. `set_device` uses CUDA although no tensor is on the GPU yet, and
+        transformers calls it before the program creates its model. The first device is the current one anyway, so the
+        selection can wait until CUDA is used or a process group is created.
         """
         original = torch._C._cuda_setDevice
 
@@ -121,7 +121,7 @@ class Serve:
         )
 
     def asked(self, question: Callable[[], bytes]) -> bytes:
-        """The bytes that a function returns in a child with a separate device. Empty if it fails."""
+        """The bytes that a function returns when it runs in a child with a separate device. Empty if it fails."""
         own = os.path.join(self.folder, "asking")
         os.makedirs(own, exist_ok=True)
         reader, writer = os.pipe()
@@ -147,7 +147,7 @@ class Serve:
             open(os.path.join(shared, ASKED), "w").close()
 
     def is_first(self) -> bool:
-        """Several processes of the program may use CUDA: the first serves."""
+        """Several processes of the program may use CUDA; the first one serves."""
         try:
             os.close(os.open(os.path.join(self.folder, "serving"), os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -156,7 +156,7 @@ class Serve:
 
     def requests(self) -> None:
         """Waits for requests, and forks for each. Returns in a child."""
-        # Every optimizer imports it, which takes a second or two: import it once, before the forks.
+        # Every optimizer imports it, which takes a second or two, so import it once, before the forks.
         with contextlib.suppress(Exception):
             importlib.import_module("torch._dynamo")
             if os.environ.get("PLIMSOLL_PLAN_RANKS"):
@@ -199,11 +199,11 @@ class Serve:
         self.watch.leave(0)
 
     def has(self, name: str) -> bool:
-        """Whether a file of this name is in the folder."""
+        """Whether a file with this name is in the folder."""
         return os.path.exists(os.path.join(self.folder, name))
 
     def late(self) -> int:
-        """The number of requests that were abandoned if they had no answer."""
+        """The number of requests that are abandoned if they have no answer."""
         try:
             with open(os.path.join(self.folder, protocol.LATE)) as file:
                 return int(file.read())
@@ -211,7 +211,7 @@ class Serve:
             return 0
 
     def is_done(self, child: Child) -> bool:
-        """Whether a child has ended, or took too long; then its request is answered."""
+        """Whether a child has ended or taken too long; if so, its request is answered."""
         pid, status = os.waitpid(child.pid, os.WNOHANG)
         if pid:
             ended: int | str = os.waitstatus_to_exitcode(status)
@@ -221,7 +221,7 @@ class Serve:
             ended = protocol.EXPIRED
         else:
             return False
-        # If the user ends the search, the children also end: that shows nothing about their sets.
+        # If the user ends the search, the children end as well; that says nothing about their sets.
         shutil.rmtree(child.view, ignore_errors=True)  # of an overlay it is empty: the files went with the child
         if not os.path.exists(self.stop):
             self.answer(child.number, ended, child.is_beside)
@@ -244,8 +244,8 @@ class Serve:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         python = ctypes.pythonapi
-        # A child waits forever if it is asked to release the interpreter's lock before it knows that it has no other
-        # threads.
+        # A child would wait forever if it were asked to release the interpreter's lock before it knows that it has no
+        # other threads.
         interval = sys.getswitchinterval()
         sys.setswitchinterval(1000)
         time.sleep(0.02)
@@ -301,7 +301,7 @@ class Serve:
         kind.__init__ = __init__
 
     def take_device(self, memory_bytes: int, shared: str) -> None:
-        """Takes a separate device, which may have another size."""
+        """Switches to a separate device, which may have a different size."""
         os.environ["PLIMSOLL_STANDIN_SHARED"] = shared
         if memory_bytes:
             os.environ["PLIMSOLL_STANDIN_MEMORY"] = str(memory_bytes)
@@ -310,8 +310,8 @@ class Serve:
         take(memory_bytes, os.fsencode(shared))
 
     def has_group(self) -> bool:
-        """Whether there is a process group. A child does not have the threads of a process group, which free what the
-        group has sent, and for which its end waits.
+        """Whether there is a process group. A process group has threads that free what it has sent, and shutting it
+        down waits for them; a child does not have these threads.
         """
         distributed = self.torch.distributed
         return bool(distributed.is_available() and distributed.is_initialized())
@@ -325,7 +325,7 @@ class Serve:
         patches.stand_alone(self.torch)
 
     def limit(self, bytes: int) -> None:
-        """Limits PyTorch's allocator to this many bytes of each device."""
+        """Limits PyTorch's allocator to this many bytes on each device."""
         cuda = self.torch.cuda
         for device in range(cuda.device_count()):
             cuda.set_per_process_memory_fraction(bytes / cuda.get_device_properties(device).total_memory, device)

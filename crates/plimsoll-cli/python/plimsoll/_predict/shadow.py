@@ -41,8 +41,8 @@ RANGES = 512  # the number of written ranges that are read at once
 
 class Shadow:
     """The values of one storage on the host. `version` is PyTorch's counter of in-place changes. An in-place
-    operator increments it after its kernel. `unsure` has a mark for each of `bytes`, set at the first byte of a
-    value; it is None while all are sure.
+    operator increments it after its kernel. `unsure` has a mark for each of `bytes`, set at the first byte of an unsure
+    value; it is None as long as all values are sure.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ def marks_of(shadow: Shadow, tensor: Any) -> Any:
 
 
 def version(tensor: Any) -> int:
-    """How often a tensor was changed in place; -1 in inference mode, which does not count."""
+    """How often a tensor was changed in place; -1 in inference mode, which does not count changes."""
     return -1 if tensor.is_inference() else tensor._version
 
 
@@ -76,8 +76,8 @@ class Shadows:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         self.torch, self.weak = torch, StorageWeakRef
-        # The address of a tensor's storage, without a Python object for it: while one exists, autograd does not add to a
-        # gradient in place, and the program would use more memory than without the hooks.
+        # The address of a tensor's storage, without creating a Python object for it: while one exists, autograd does
+        # not add to a gradient in place, and the program would use more memory than without the hooks.
         self.address = getattr(torch._C, "_storage_address", None) or (lambda tensor: tensor.untyped_storage()._cdata)
         self.in_backward: Callable[[], bool] = lambda: torch._C._current_graph_task_id() != -1
         self.shadows: dict[int, Shadow] = {}  # by the address of the storage's object
@@ -129,7 +129,8 @@ class Shadows:
         return found is not None and found.even
 
     def keep(self, tensor: Any, value: Any, changed: bool = False, even: bool = False, unsure: Any = False) -> None:
-        """Stores the values of this tensor, which are known from now on. `unsure` is a bool for all of them, or a mask."""
+        """Stores the values of this tensor, which are known from now on. `unsure` is a bool for all of them, or a
+        mask."""
         torch = self.torch
         self.forget_written()
         if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor, even):
@@ -164,12 +165,13 @@ class Shadows:
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
 
     def zeros(self, size: int) -> Any:
-        """Zeros of this many bytes, without PyTorch's threads: waking them takes longer than filling the memory."""
+        """This many zero bytes, created without PyTorch's threads, because waking them takes longer than filling the
+        memory."""
         return self.torch.frombuffer(bytearray(size), dtype=self.torch.uint8)
 
     def forget_written(self) -> None:
-        """Drops the values that NCCL has overwritten. Ranges that NCCL wrote are unknown here; the stand-in knows
-        the values that ranks send each other.
+        """Drops the values that NCCL has overwritten. Ranges that NCCL wrote are unknown here; the stand-in knows the
+        values that ranks send to each other.
         """
         if self.writes is None or self.writes.value == self.seen:
             return
@@ -234,5 +236,6 @@ class Shadows:
             return operator(*args, **kwargs)
 
     def failed(self, operator: Any, why: Exception) -> None:
-        """A wrapper failed. No further action is needed: without a shadow the value counts as unknown, which is safe."""
+        """Called when a wrapper failed. Nothing else needs to be done: without a shadow, the value counts as unknown,
+        which is safe."""
         return None

@@ -2,12 +2,12 @@
 of PyTorch's operators on them.
 
 Such a tensor has a copy of its storage on the host (a shadow). The operators below are wrapped at PyTorch's CUDA
-dispatch key: the original runs first and requests its memory as usual; if all of its inputs have shadows, it also
-runs on the shadows, and its result gets one. A read of a tensor with a shadow returns its true value: the length of a
-batch, a padding mask. The result of any other operator has no shadow, so a read of it is a read of an unknown value.
+dispatch key: the original runs first and requests its memory as usual; if all of its inputs have shadows, it also runs
+on the shadows, and its result gets one. Reading a tensor with a shadow returns its true value, such as the length of a
+batch or a padding mask. The result of any other operator has no shadow, so reading it is reading an unknown value.
 
 Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values
-that a tensor may have but that are not certain (`unsure`, bounds.py).
+that are possible but not certain (`unsure`, bounds.py).
 
 `explain` recognizes the frames of the wrappers by the names of this file and of experts.py, bounds.py and boxes.py (origin.rs).
 """
@@ -77,7 +77,7 @@ class Known(Shadows):
         first, second, *others = places
 
         def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            # The most common case first: most calls of a program are of this kind.
+            # The most common case comes first: most calls in a program are of this kind.
             if not others and second < len(args) and {type(args[first]), type(args[second])} == {torch.Tensor}:
                 return call(keys, *args, **kwargs)
             numbers = [at for at in places if at < len(args) and not isinstance(args[at], torch.Tensor)]
@@ -94,7 +94,7 @@ class Known(Shadows):
         return run
 
     def trust_finite(self) -> None:
-        """Assumes that values are finite, as in successful training; zeros would be read as `False`. A check for
+        """Assumes that values are finite, as in successful training; zeros would be read as `False`. So a check for
         finite values passes.
 
         A mask of non-finite values is assumed to be empty, but that is not certain: NaN may stand for missing data.
@@ -140,8 +140,8 @@ class Known(Shadows):
 
         def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
             result = call(keys, *args, **kwargs)
-            # Most results are too large for a shadow, or computed from unknown values. Skip these checks if the program has
-            # a function mode active, because it would see these calls.
+            # Most results are too large for a shadow, or computed from unknown values. Skip these checks if the program
+            # has an active function mode, because it would see these calls.
             if type(result) is tensor and not modes() and result.is_floating_point():
                 if result.numel() > MOST_FLOATS or (is_plain and self.is_unknown(args[0])):
                     return result
@@ -222,7 +222,7 @@ class Known(Shadows):
         return dispatched
 
     def changed(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any] | None:
-        """The values after the operator, whether they depend on equal shares, and which are unsure."""
+        """The values after the operator, whether they depend on equal shares, and which of them are unsure."""
         found = self.certainly_changed(operator, args, kwargs)
         if found is not None:
             return found
@@ -281,7 +281,8 @@ class Known(Shadows):
         return dispatched
 
     def judging(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps GradScaler's check of gradients. Whether any gradient is infinite is unknown: a scaler may skip steps."""
+        """Wraps GradScaler's check of gradients. It is unknown whether any gradient is infinite, so a scaler may skip
+        steps."""
 
         def dispatched(keys: Any, grads: Any, found: Any, *args: Any) -> Any:
             result = call(keys, grads, found, *args)
@@ -300,8 +301,8 @@ class Known(Shadows):
         value: Any,
         unsure: Any,
     ) -> Any:
-        """Runs a read of the device. A read of a known value is reported only if the value depends on equal shares,
-        or is unsure.
+        """Runs an operator that reads from the device. If the value is known, the read is reported only if the value
+        depends on equal shares or is unsure.
         """
         state, is_known = self.of_thread, value is not None and unsure is None
         state.assumed = False
@@ -352,7 +353,7 @@ class Known(Shadows):
             try:
                 result = call(keys, *args, **kwargs)
                 if name == "nonzero" and (values is None or unsure) and state.assumed and selection is None:
-                    # So many elements are assumed to be found: the first ones.
+                    # This many elements are assumed to be found, namely the first ones.
                     with self.quiet():
                         is_small = self.is_small(result) and self.is_small(args[0], even=True)
                         all_values = (self.everything(args[0])[: result.size(0)] if is_small else None,)

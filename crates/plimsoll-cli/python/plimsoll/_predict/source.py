@@ -63,12 +63,12 @@ class Source:
         return self.above(self.parents.get(node), ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
 
     def statement(self, node: Any) -> Any:
-        """The statement that a node is in."""
+        """The statement that contains a node."""
         return self.above(node, ast.stmt)
 
 
 class Site:
-    """The instruction that a frame is at, and its expressions in the source, if they are known."""
+    """The instruction that a frame is executing, and its expressions in the source, if known."""
 
     def __init__(self, frame: FrameType) -> None:
         self.code, self.frame = frame.f_code, frame
@@ -78,7 +78,7 @@ class Site:
         self.nodes = self.find() if self.source else []
 
     def find(self) -> list[Any]:
-        """The expressions that the instruction belongs to."""
+        """The expressions to which the instruction belongs."""
         place = None
         if hasattr(self.code, "co_positions"):
             for at, place in enumerate(self.code.co_positions()):
@@ -96,13 +96,14 @@ class Site:
             ]
             if fits:
                 return [max(fits, key=lambda node: (node.lineno, node.col_offset))]
-        # Before Python 3.11 only the line is known: all calls on it that read, or all tests and subscripts.
+        # Before Python 3.11, only the line is known: the result is all calls on it that read, or all tests and
+        # subscripts.
         calls = [node for node in inside if isinstance(node, ast.Call) and last_name(node.func) in READERS]
         tests = [node.test for node in inside if isinstance(node, (ast.If, ast.While)) and node.lineno == self.line]
         return tests if tests and is_jump(self.name) else calls
 
     def known_source(self) -> Source:
-        """The source; call it only if there are expressions, so that there is one."""
+        """The source; call this only if there are expressions, because otherwise there is none."""
         assert self.source is not None
         return self.source
 
@@ -120,7 +121,8 @@ class Site:
 
 
 def block_of(parents: Mapping[Any, Any], statement: Any) -> tuple[list[Any] | None, Any]:
-    """The list of statements that a statement is in, and the node that has the list. None for both if there is no list."""
+    """The list of statements that contains a statement, and the node that has the list. None for both if there is no
+    list."""
     parent = parents.get(statement)
     for _, field in ast.iter_fields(parent) if parent is not None else ():
         if isinstance(field, list) and any(it is statement for it in field):
@@ -208,7 +210,7 @@ def looked_up(expression: Any, frame: FrameType) -> Any:
 
 
 def scope_of(tree: ast.Module, code: CodeType) -> Any:
-    """The function of a code object, or the module; None if it is not found, as for a comprehension."""
+    """The function of a code object, or the module; None if it is not found, for example for a comprehension."""
     if code.co_name == "<module>":
         return tree
     starts = ((it, [it, *getattr(it, "decorator_list", [])]) for it in ast.walk(tree) if isinstance(it, SCOPES))

@@ -1,5 +1,5 @@
-"""Saved models take no disk space: values computed here are zeros, and blocks of zeros become holes in the file. A
-file that the program saves has its real size and can be read, even if --scratch is smaller.
+"""Makes saved models take no disk space: values computed here are zeros, and blocks of zeros become holes in the
+file. A file that the program saves has its real size and can be read, even if --scratch is smaller.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ZEROS = bytes(BLOCK)
 
 
 class Sparse:
-    """A file open for writing, opened by the program or here."""
+    """A file that is open for writing, opened by the program or here."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
@@ -47,7 +47,7 @@ class Sparse:
         self.file.flush()
 
     def finish(self) -> None:
-        """Sets the file's size: a hole at the end has none yet."""
+        """Sets the file's size, because a hole at the end does not count yet."""
         self.file.flush()
         end = self.file.tell()
         if os.fstat(self.file.fileno()).st_size < end:
@@ -67,7 +67,7 @@ def is_plain(file: str) -> bool:
 
 
 def torch_save(torch: Any) -> None:
-    """Files of `torch.save` get holes."""
+    """Makes holes in files of `torch.save`."""
     original = torch.serialization.save
 
     @functools.wraps(original)
@@ -86,7 +86,7 @@ def torch_save(torch: Any) -> None:
 
 
 class Borrowed:
-    """The program's own open file as a context that does not close it."""
+    """The program's own open file, as a context that does not close it."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
@@ -99,8 +99,8 @@ class Borrowed:
 
 
 def safetensors(module: Any) -> None:
-    """Files of safetensors get holes. Writes as the library does: the widest types first, then by name, with a header
-    of a multiple of 8 bytes.
+    """Makes holes in safetensors files. Writes them like the library: the widest types first, then by name, with a
+    header of a multiple of 8 bytes.
     """
 
     def serialize_file(tensors: dict[str, Any], filename: Any, metadata: Any) -> None:

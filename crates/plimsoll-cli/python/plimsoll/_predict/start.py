@@ -40,7 +40,7 @@ def begin() -> None:
 
 
 def watch(torch: Any) -> None:
-    """PyTorch is imported: watches this process."""
+    """Called when PyTorch is imported: watches this process."""
     from . import host
 
     with host.ours():
@@ -100,7 +100,7 @@ def state_dicts(module: Any) -> None:
 
 
 def torchvision(module: Any) -> None:
-    """torchvision's operators are registered."""
+    """Called when torchvision's operators are registered."""
     from . import boxes
 
     known = WATCH[0].known if WATCH else None

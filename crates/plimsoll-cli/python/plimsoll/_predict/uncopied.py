@@ -1,5 +1,5 @@
-"""Notes files that the program changes, but that an overlay in a user namespace cannot copy (uncopied.rs): the kernel
-refuses to copy a file of a user or group that the namespace does not have. The run is then repeated with another
+"""Records files that the program changes but that an overlay in a user namespace cannot copy (uncopied.rs): the kernel
+refuses to copy a file whose user or group does not exist in the namespace. The run is then repeated with another
 isolation, or the report names the file.
 """
 
@@ -23,7 +23,7 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def install() -> None:
-    """Watches for changes of files, if this process is in an overlay in a user namespace."""
+    """Watches for changes to files, if this process is in an overlay in a user namespace."""
     if not os.path.exists(settings.VIEW):
         return
     try:
@@ -55,8 +55,8 @@ class Watch:
             self.busy = False
 
 
-# The arguments of each event that are files, entries of a folder, and descriptors of folders. The kernel copies the file, or
-# the folder, before it makes the change.
+# For each event, the arguments that are files, entries of a folder, and descriptors of folders. The kernel copies the
+# file or the folder before it makes the change.
 CHANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     "os.chmod": ((0,), (), (2,)),
     "os.link": ((0,), (1,), (2, 3)),

@@ -1,6 +1,6 @@
 """Steps whose requests differ in size, as with batches of varying length. Freed blocks then rarely fit the next requests, so
 the reserved bytes may grow long after the first steps, although the allocated bytes do not. The run continues until the
-reserved bytes have settled. If they do not in time, the verdict says by how much they still grew.
+reserved bytes have settled. If they have not settled in time, the verdict says by how much they were still growing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from .. import protocol
 from . import settings
 
-ALIKE = 1.02  # requests of two steps that differ by less are alike
+ALIKE = 1.02  # steps whose requests differ by less count as equal
 PROBE = 8  # steps after which it shows whether all steps differ, or only a few kinds alternate
 MANY = 8  # kinds of steps that are not a few
 QUIET = 24  # the reserved bytes have settled if they did not grow for this many steps, and for half of all steps
@@ -30,7 +30,7 @@ class Varying:
         self.is_unsettled = False
 
     def note(self, requested: dict[int, int], peaks: dict[tuple[int, str], tuple[int, int]]) -> None:
-        """A step is done."""
+        """Called when a step is done."""
         for device, bytes in requested.items():
             self.requested.setdefault(device, []).append(bytes)
             self.reserved.setdefault(device, []).append(peaks.get((device, "reserved"), (0, 0))[0])
@@ -50,7 +50,7 @@ class Varying:
 
     def varies(self, device: int) -> bool:
         """Whether the requests of the steps differ. While there are few steps, two different ones are enough."""
-        # The first step also has what is allocated only once.
+        # The first step also contains what is allocated only once.
         steps = [after - before for before, after in zip(self.requested[device], self.requested[device][1:])]
         found = kinds(steps)
         return found >= 2 and (len(steps) < PROBE or found >= min(len(steps) // 2, MANY))
@@ -66,7 +66,8 @@ class Varying:
         return levels[-1] - levels[max(len(levels) - 1 - steps, 0)]
 
     def rows(self) -> list[protocol.Varying]:
-        """Rows for the report: the devices whose requests differ from step to step, and whether their reserved bytes still grew."""
+        """Rows for the report: the devices whose requests differ from step to step, and whether their reserved bytes
+        were still growing."""
         found = []
         for device, levels in self.reserved.items():
             half, steps = len(levels) // 2, len(levels) - 1
@@ -77,7 +78,7 @@ class Varying:
 
 
 def kinds(sizes: list[int]) -> int:
-    """The number of sizes that are not alike."""
+    """The number of sizes that clearly differ."""
     found = 0
     least = -1.0
     for size in sorted(sizes):

@@ -1,5 +1,5 @@
 """The view of the file system (overlay.rs, redirect.rs) inside the program. Each fork that serves a trial of `plan`
-gets a separate view, so it finds no files of other trials.
+gets a separate view, so it does not find files from other trials.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def written(places: list[tuple[str, str]]) -> list[protocol.Wrote]:
 
 
 class Forked:
-    """A separate view for this process, which has one thread."""
+    """Creates a separate view for this process, which has only one thread."""
 
     def __init__(self, file: str, folder: str) -> None:
         with open(file) as text:

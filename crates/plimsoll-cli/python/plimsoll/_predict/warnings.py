@@ -24,8 +24,8 @@ class Warnings:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         self.torch, self.reads = torch, reads
-        # For each L-BFGS: the line that created it, and tensors that stand for the vectors that it would keep if
-        # values were real.
+        # For each L-BFGS: the line that created it, and tensors that stand for the vectors that it would keep if values
+        # were real.
         self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = weakref.WeakKeyDictionary()
         self.held: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.captures = 0  # CUDA graphs
@@ -46,7 +46,7 @@ class Warnings:
             self.optimizers[optimizer] = frames.program_line(frame)
 
     def step_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """If --assume has a number of pairs for the line that created an L-BFGS: allocates vectors for the pairs that
+        """If --assume gives a number of pairs for the line that created an L-BFGS, allocates vectors for the pairs that
         it does not keep.
         """
         if optimizer not in self.optimizers:
@@ -65,7 +65,7 @@ class Warnings:
                 held.append(self.torch.empty(size // first.element_size(), dtype=first.dtype, device=first.device))
 
     def rows(self, steps: int | None) -> list[protocol.Warning]:
-        """Rows for the report of a program that makes this many steps, if that is known."""
+        """Rows for the report of a program that runs this many steps, if that is known."""
         found: list[protocol.Warning] = []
         for optimizer, place in list(self.optimizers.items()):
             try:
@@ -88,7 +88,7 @@ def histories(optimizer: Any) -> Iterator[tuple[dict[str, Any], int, int]]:
 
 
 def missing(optimizer: Any, held: int, steps: int | None) -> Iterator[tuple[str, int, int]]:
-    """L-BFGS keeps two vectors for each of its latest iterations except the first, and values decide how many
+    """L-BFGS keeps two vectors for each of its latest iterations except the first, and values determine how many
     iterations a step makes. Yields a sentence about it, the most pairs that it may keep, and the bytes of the missing
     ones. `held` pairs are allocated in place of real ones.
     """

@@ -2,9 +2,9 @@
 optimizers.
 
 Every Python process of the program that imports PyTorch has them (start.py): `python -m`, torchrun's ranks, pytest.
-This prints nothing, does not change the memory figures (except patches.py's send_objects, by a few hundred bytes),
-and stops the program only after the requested steps. Each process writes `PID.json` (see report()) and, when memory
-runs out and when the process ends, `PID.pickle`, PyTorch's own snapshot.
+The hooks print nothing, do not change the memory figures (except patches.py's send_objects, by a few hundred bytes),
+and stop the program only after the requested steps. Each process writes `PID.json` (see report()) and, when memory runs
+out and when the process ends, `PID.pickle`, PyTorch's own snapshot.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ class Watch:
         techniques.activate(json.loads(wanted), self)
 
     def refused(self, name: str, reason: str) -> None:
-        """Ends the process: a technique cannot be applied."""
+        """Ends the process because a technique cannot be applied."""
         self.refusal = protocol.Refusal(technique=name, reason=reason)
         self.stop("refused", 0)
 
     def failed(self, name: str, failure: BaseException) -> None:
-        """Ends the process: a technique raised an exception."""
+        """Ends the process because a technique raised an exception."""
         self.error = described(failure, name)
         self.stop("failed", 1)
 
@@ -215,7 +215,7 @@ class Watch:
         self.count_steps(min(it for it in steps if it or is_waiting))
 
     def backward_begins(self) -> None:
-        """A backward pass begins. A step is done when the first of the lines that call `backward` is reached again."""
+        """Called as a backward pass begins. A step ends when the first line that calls `backward` is reached again."""
         self.host.enter(STEP)
         if self.peak is not None:
             self.peak.backward(sys._getframe(2))
@@ -234,7 +234,7 @@ class Watch:
         self.passes[line] = self.passes.get(line, 0) + 1
 
     def count_steps(self, steps: int) -> None:
-        """This many steps are done."""
+        """Called when this many steps are done."""
         if self.timing.is_on:
             self.counted = steps
             return self.timing.stepped(steps)
@@ -248,7 +248,7 @@ class Watch:
         self.counted = steps
         self.measure(steps)
         finish.stepped()
-        if self.varying.began is None:  # later, the batch that a variable holds may grow as batches do
+        if self.varying.began is None:  # later, the batch in a variable may grow as batches grow
             self.growth.note(self.peaks)
         self.varying.note(self.requested, self.peaks)
         if finish.runs_on:
@@ -268,19 +268,19 @@ class Watch:
         self.report()
 
     def begin_rest(self) -> None:
-        """The steps are done: the code after them begins."""
+        """Called when the steps are done and the code after them begins."""
         self.peaks_of_steps = dict(self.peaks)
         self.late.end()
         self.finish_up.begin()
         self.host.enter(AFTER)
 
     def has_settled(self, steps: int) -> bool:
-        """Whether the reserved bytes have stopped growing: fragmented memory may grow long after the first steps."""
+        """Whether the reserved bytes have stopped growing: fragmented memory may grow for many steps."""
         grown = max((step for (_, name), (_, step) in self.peaks.items() if name == "reserved"), default=0)
         return not settings.SETTLES or steps >= min(grown + QUIET, LATEST)
 
     def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
-        """Called when a request failed: records the peak, and writes a snapshot of this moment."""
+        """Called when a request has failed: records the peak, and writes a snapshot of this moment."""
         self.failures += 1
         if settings.BEYOND and self.failures == settings.AFTER:
             standin.extend(settings.BEYOND)
@@ -314,7 +314,7 @@ class Watch:
                 if finish.is_up():
                     finish.look(sys._current_frames().get(threading.main_thread().ident or 0))
                     return self.stop("stopped", 0)
-        # A process that only started others, as torchrun does, waits for their reports.
+        # A process that only started others, like torchrun, waits for their reports.
         until = time.time() + 10
         while not self.started and marks.marks(protocol.DONE) < marks.marks(protocol.STARTED) and time.time() < until:
             time.sleep(0.02)
@@ -348,7 +348,7 @@ class Watch:
         self.leave(status)
 
     def stop(self, state: str, code: int) -> None:
-        """Exits immediately: no `finally` and no handler of the program's runs, which might save a model of zeros."""
+        """Exits without running the program's `finally` blocks or handlers, which might save a model of zeros."""
         self.state = state
         self.finish(dump=True)
         for stream in (sys.stdout, sys.stderr):
@@ -363,7 +363,7 @@ class Watch:
         self.leave(code)
 
     def finish(self, dump: bool) -> None:
-        """Makes the last measurement and report, and a snapshot if `dump`. Must not fail the program."""
+        """Makes the last measurement and report, and a snapshot if `dump` is set. Must not fail the program."""
         try:
             self.measure(self.count() + 1)
             self.host.end()
@@ -404,7 +404,7 @@ class Watch:
             self.outside = max(self.outside or 0, requested - reserved)
 
     def gpu(self, device: int) -> int:
-        """The machine-wide index of a device of this process."""
+        """The machine-wide index of one of this process's devices."""
         visible = self.visible[device].strip() if device < len(self.visible) else ""
         return int(visible) if visible.isdecimal() else device
 

@@ -32,7 +32,7 @@ class Attend:
         if settings.WITH:
             try:
                 self.apply()
-            except Exception as why:  # Without techniques the program would need more memory than planned.
+            except Exception as why:  # Without techniques, the program would need more memory than planned.
                 names = ", ".join(json_of(settings.WITH))
                 say(
                     f"error: {names} cannot be applied in this process: {type(why).__name__}: {why}",
@@ -92,7 +92,7 @@ class Attend:
                 cuda.set_per_process_memory_fraction(min((settings.LIMIT + 0.5) / total, 1.0), device)
 
     def refused(self, name: str, reason: str) -> None:
-        """A technique cannot be applied: ends the program, before any parameter changes."""
+        """Called if a technique cannot be applied: ends the program before any parameter changes."""
         say(f"error: {name} cannot be applied to this program: {reason}", f"leave it out: {without(name)}")
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -134,7 +134,7 @@ class Attend:
         record_history(self.torch, stacks="python", max_entries=ENTRIES, context=context)
 
     def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
-        """Called when a request failed: writes a snapshot of this moment."""
+        """Called when a request has failed: writes a snapshot of this moment."""
         try:
             self.path = self.dump(os.path.join(settings.SNAPSHOTS, f"oom-{self.name()}.pickle"))
         except Exception as why:
@@ -238,7 +238,7 @@ class Attend:
 
     def gpu(self) -> str:
         """The `--gpu` option for the GPU that this process runs on: its name if `plimsoll` knows it, otherwise its
-        size. A memory limit makes it a smaller GPU.
+        size. With a memory limit, it counts as a smaller GPU.
         """
         import subprocess
 
@@ -272,7 +272,7 @@ class Attend:
             say(f"the program ran with {names}; to see whether it fails without them: plimsoll run -- COMMAND")
 
     def failed(self, name: str, failure: BaseException) -> None:
-        """A technique raised an exception: ends the process."""
+        """Called if a technique raised an exception: ends the process."""
         import traceback
 
         traceback.print_exception(type(failure), failure, failure.__traceback__)
@@ -282,7 +282,7 @@ class Attend:
         os._exit(1)
 
     def accuse(self, name: str) -> None:
-        """Prints which technique failed, and how to leave it out."""
+        """Prints which technique failed, and how to run without it."""
         say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
 
     def idle(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 NOT_MEMORY = "a lack of memory was not the cause"
 
-# Words of the message, the cause, and the advice.
+# Words in the message, the cause, and the advice.
 ROWS = (
     (
         ("illegal memory access", "misaligned address"),
@@ -46,7 +46,7 @@ ROWS = (
     ),
 )
 
-# Only these errors of CUDA and NCCL count: other libraries use some of the same words.
+# Only these errors of CUDA and NCCL count, because other libraries use some of the same words.
 OF_CUDA = ("CUDA", "cuda", "NCCL", "nccl")
 
 

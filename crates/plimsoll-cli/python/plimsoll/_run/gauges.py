@@ -1,7 +1,7 @@
 """The figures of this process for the live view: PyTorch's statistics, categories, memory levels at steps.
 Nothing is computed unless a client asks, except for a counter and a number of bytes for each optimizer step.
 
-Parameters and buffers are known from their registration in modules, and optimizer states from optimizer steps.
+Parameters and buffers are recognized when modules register them, and optimizer states at optimizer steps.
 `other` is the rest: activations, inputs, temporaries, workspaces.
 """
 
@@ -57,7 +57,7 @@ class Gauges:
 
     def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called when an optimizer has stepped. A training step is done when the optimizer with the most steps
-        has made another.
+        has made another one.
         """
         count = self.optimizers[optimizer] = self.optimizers.get(optimizer, 0) + 1
         device = device_of(optimizer)
@@ -104,7 +104,7 @@ class Gauges:
         device = max(range(len(every)), key=reserved.__getitem__)
         stats, total = every[device], cuda.get_device_properties(device).total_memory
         if reserved[device] and not self.capturing:
-            # Only if something is allocated, because the query creates a context.
+            # Done only if something is allocated, because the query creates a context.
             self.free[device] = cuda.mem_get_info(device)[0]
         allocated = stats.get("allocated_bytes.all.current", 0)
         return dict(

@@ -33,12 +33,12 @@ class Ranges:
         return self.names[module]
 
     def called(self, module: Any, args: Any) -> None:
-        """A module is called."""
+        """Called when a module is called."""
         if not self.torch.compiler.is_compiling():
             self.nvtx.range_push(f"forward: {self.name(module)}")
 
     def returned(self, module: Any, args: Any, result: Any) -> None:
-        """A module returns, or has failed."""
+        """Called when a module returns or has failed."""
         if self.torch.compiler.is_compiling():
             return
         self.nvtx.range_pop()
@@ -49,11 +49,11 @@ class Ranges:
             node.register_prehook(lambda *_: self.nvtx.mark(text))
 
     def steps(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """An optimizer begins a step."""
+        """Called when an optimizer begins a step."""
         self.nvtx.range_push(f"optimizer: {type(optimizer).__name__}.step")
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """An optimizer has stepped."""
+        """Called when an optimizer has stepped."""
         self.nvtx.range_pop()
 
     def watch_backward(self) -> None:

@@ -33,7 +33,7 @@ class Attribute:
         self.is_dead = is_known and self.text not in self.names.before[body[0]]
 
     def insertion(self, stack: list[tuple[FrameType, int]]) -> Insertion | None:
-        """The place to insert the line that deletes it; None if it is read again or no place is suitable."""
+        """The place to insert the line that deletes it; None if it is read again, or if no place is suitable."""
         for frame, line in stack:
             if is_code_of(frame.f_code, self.scope, self.source):
                 statement = self.names.at(line)
@@ -61,7 +61,7 @@ def dead(program: Program) -> list[Attribute]:
 
 
 def one(program: Program, name: str, uses: list[Use]) -> Attribute | None:
-    """The attribute of this name, if one method assigns it and nothing else reads it."""
+    """The attribute with this name, if one method assigns it and nothing else reads it."""
     values = [it for it in uses if isinstance(it.node.ctx, ast.Store) and not is_empty(it)]
     scopes = {id(it.source.scope(it.node)): (it.source.scope(it.node), it) for it in values}
     if len(scopes) != 1 or name in program.defined or program.is_text(name) or name.startswith("__"):
@@ -112,12 +112,12 @@ def is_recursive(scope: Any) -> bool:
 
 
 def is_code_of(code: CodeType, scope: Any, source: Source) -> bool:
-    """Whether a code object is that of a method."""
+    """Whether a code object belongs to a method."""
     return code.co_filename == source.file and scope_of(source.tree, code) is scope
 
 
 class Renamed(ast.NodeTransformer):
-    """Turns an attribute into a variable, so that the analysis of variables applies to the attribute."""
+    """Turns an attribute into a variable, so that the analysis of variables applies to it."""
 
     def __init__(self, base: str, name: str) -> None:
         self.base, self.name = base, name

@@ -1,5 +1,5 @@
-"""Finds lists and dictionaries that the program only adds to: attributes, global and local variables whose contents it
-never reads. The program's code is never run.
+"""Finds lists and dictionaries to which the program only adds: attributes and global and local variables whose contents
+it never reads. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Unread(NamedTuple):
 
     @property
     def own(self) -> str:
-        """The attribute as the statement writes it."""
+        """The attribute, as written in the statement."""
         nodes = (it for it in ast.walk(self.statement) if isinstance(it, ast.Attribute) and it.attr == self.name)
         return ast.unparse(next(nodes))
 
@@ -102,7 +102,7 @@ def of_variables(program: Program) -> Iterator[Unread]:
 
 
 def is_inside(source: Source, node: Any, scope: Any) -> bool:
-    """Whether a node is in a function, or in a function in that one."""
+    """Whether a node is in a function or in one nested inside it."""
     while node is not None and node is not scope:
         node = source.parents.get(node)
     return node is not None
@@ -130,7 +130,7 @@ def only_added(uses: list[tuple[Source, Any]]) -> tuple[Source, Any, Any, Any, i
 
 
 def addition(source: Source, node: Any) -> Any:
-    """The value that a statement adds to the container that a node mentions; None if it is no such statement."""
+    """The value that a statement adds to the container that a node mentions; None if the statement does not do that."""
     parent = source.parents.get(node)
     above = source.parents.get(parent) if parent is not None else None
     if (

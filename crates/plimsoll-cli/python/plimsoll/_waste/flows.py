@@ -105,7 +105,7 @@ class Flow:
             node = parent
 
     def assign(self, target: Any, source: Source) -> None:
-        """A value is assigned to a target."""
+        """Called if a value is assigned to a target."""
         if isinstance(target, ast.Attribute):
             self.add(None, None, target.attr)
         elif isinstance(target, ast.Name):
@@ -134,8 +134,8 @@ class Flow:
         return False
 
     def returned(self, function: Any) -> None:
-        """A function returns the value: follows it to the calls. If only libraries call the function, the value may
-        reach a backward pass.
+        """Called if a function returns the value: follows it to the calls. If only libraries call the function, the
+        value may reach a backward pass.
         """
         if id(function) in self.functions:
             return

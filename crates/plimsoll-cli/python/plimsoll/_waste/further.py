@@ -53,15 +53,15 @@ class Further:
         return self.program.reads_main
 
     def refresh(self) -> None:
-        """Searches again if the program has loaded further modules."""
+        """Searches again if the program has loaded more modules."""
         now = loaded()
         if now != self.modules:
             self.modules = now
             self.read(Program(now))
 
     def add(self, sole: Sole, stack: Stack, names: set[int]) -> dict[Any, Row]:
-        """Adds what may be freed to `sole`, unless a variable has it whose value is at one of the addresses in `names`.
-        Returns the rows for it by key.
+        """Adds to `sole` what may be freed, except values of variables at one of the addresses in `names`. Returns the
+        rows for it by key.
         """
         self.refresh()
         rows: dict[Any, Row] = {}
@@ -98,7 +98,7 @@ class Further:
         return found
 
     def variable(self, it: Unread, stack: Stack) -> Any:
-        """The container that a variable has now."""
+        """The container that a variable currently refers to."""
         for frame, _ in stack:
             if isinstance(it.scope, ast.Module):
                 variables = frame.f_globals
@@ -141,7 +141,7 @@ class Further:
 
 
 def scope_at(it: Sum, frame: FrameType) -> bool:
-    """Whether a frame runs the function or the module of a sum."""
+    """Whether a frame is running the function or the module of a sum."""
     if frame.f_code.co_filename != it.source.file:
         return False
     return scope_of(it.source.tree, frame.f_code) is it.source.scope(it.statement)

@@ -31,15 +31,15 @@ class Gradients:
         self.stale: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has stepped: its gradients are used."""
+        """Called when an optimizer has stepped and its gradients have been used."""
         self.stale.add(optimizer)
 
     def began(self) -> None:
-        """A backward pass begins. It adds to the existing gradients."""
+        """Called when a backward pass begins, which adds to the existing gradients."""
         self.stale.clear()
 
     def rows(self, stack: list[tuple[FrameType, int]], scope: Scope, least: int) -> list[protocol.Waste]:
-        """Returns a row for each optimizer whose used gradients, or whose states of frozen parameters, take at least
+        """Returns a row for each optimizer whose used gradients, or whose states of frozen parameters, occupy at least
         `least` bytes.
         """
         found: list[protocol.Waste] = []

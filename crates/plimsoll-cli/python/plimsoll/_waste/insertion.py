@@ -1,5 +1,5 @@
-"""Finds where a line that frees a variable can be inserted: right after the statement that uses it last. The program's
-code is never run.
+"""Finds where a line that frees a variable can be inserted: right after the last statement that uses the memory. The
+program's code is never run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WITH = (ast.With, ast.AsyncWith)
 
 
 class Insertion(NamedTuple):
-    """A place for a new line: after this one, indented like the statement there."""
+    """A place for a new line: after this line, with the indentation of the statement there."""
 
     line: int
     indent: str
@@ -25,8 +25,8 @@ class Insertion(NamedTuple):
 
 def after_last_use(names: Names, name: str, peak: ast.stmt, lines: list[str]) -> Insertion | None:
     """Finds where to insert `del name` if the name is dead at the peak's statement. Returns None if no place is
-    suitable. It is after the last statement before the peak that mentions the name, in the peak's block or in one
-    around it. In a loop, it may also be after the last such statement that follows the peak.
+    suitable. The place is after the last statement before the peak that mentions the name, in the peak's block or in an
+    enclosing one. In a loop, it may also be after the last such statement that follows the peak.
     """
     statement: Any = peak
     while statement is not names.scope:
@@ -53,8 +53,8 @@ def of_statement(names: Names, name: str, last: ast.stmt, lines: list[str]) -> I
 
 
 def behind(names: Names, statement: ast.stmt, lines: list[str], name: str | None = None) -> Insertion | None:
-    """The place after a statement. Other statements may share its line (`a(); b()`): those after it only if they do not
-    mention the name that the new line is about.
+    """The place after a statement. Other statements may share its line (`a(); b()`), but later ones must not mention
+    the name that the new line is about.
     """
     end = statement.end_lineno or statement.lineno
     here = of_line(names, statement)
@@ -102,7 +102,7 @@ def is_bound(names: Names, name: str, last: ast.stmt) -> bool:
 
 
 def before(names: Names, statement: Any) -> Iterator[Any]:
-    """The statements that always run before this one, and this one. Of the compound statements around it, only their
+    """The statements that always run before this one, and this one. For the compound statements around it, only their
     own assignments count.
     """
     yield statement

@@ -1,7 +1,7 @@
 """Finds the variables of a function that are not read again: a liveness analysis of its syntax tree. The program's
 code is never run. A name is dead before a statement if every path from there assigns it before reading it, or never
-reads it. Names that a nested function, a lambda, a generator expression or a class mentions are never dead, and
-neither are those of a function that looks names up at run time.
+reads it. Names mentioned in a nested function, a lambda, a generator expression or a class are never dead, and neither
+are the names of a function that looks up names at run time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ class Exits(NamedTuple):
 
 
 class Names:
-    """The variables of a function or a module, and which are live before and after each of its statements.
-    With `by_content`, code that reads only the shape or dtype of a name's tensor does not count as reading
-    the name.
+    """The variables of a function or a module, and which of them are live before and after each statement. With
+    `by_content`, code that reads only the shape or dtype of a name's tensor does not count as reading the name.
     """
 
     def __init__(self, scope: Any, by_content: bool = False) -> None:

@@ -26,15 +26,15 @@ class Owners:
         self.kinds: dict[int, bool] = {}  # by the address of a class: whether to look at its objects
 
     def values(self, stack: list[tuple[FrameType, int]], names: Set[str]) -> Iterator[tuple[Any, str, Any]]:
-        """The attributes of these names, with the object and the value."""
+        """The attributes with these names, with the object and the value."""
         for owner in self.objects(stack) if names else ():
             for name, value in list((attributes(owner) or {}).items()):
                 if name in names:
                     yield owner, name, value
 
     def has(self, owner: Any, kind: str) -> bool:
-        """Whether a class of this name is among an object's classes, and all others are the program's or do not read its
-        attributes.
+        """Whether a class with this name is among an object's classes, and all others are the program's own or do not
+        read its attributes.
         """
         names = [(class_dict(it).get("__module__"), class_name(it)) for it in mro(type(owner))]
         ours = [name for module, name in names if module in self.modules]
@@ -58,7 +58,7 @@ class Owners:
         return [it for it in found.values() if self.is_own(it)]
 
     def is_own(self, obj: Any) -> bool:
-        """Whether an object has one of the program's classes, or is a module of a network."""
+        """Whether an object is of one of the program's classes, or is a module of a network."""
         kind = type(obj)
         known = self.kinds.get(id(kind))
         if known is None:

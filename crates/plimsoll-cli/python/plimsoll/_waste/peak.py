@@ -1,6 +1,6 @@
 """Finds the moment of `predict`'s highest peak, and which of the program's variables are live then but not read again.
 The stand-in calls a listener after each line that used CUDA (its lines.rs). If the peak has risen, the line that has
-just run caused it, and the frames on the stack are those of the peak. For a peak in a backward pass, the variables are
+just run caused it, and the frames on the stack are those at the peak. For a peak in a backward pass, the variables are
 examined when the pass begins, because a `del` before it does not free tensors that are saved for it.
 """
 
@@ -88,14 +88,14 @@ class Peak:
         return [] if standin.has_streams() else self.rows
 
     def called(self, line: int) -> None:
-        """A line used CUDA. An exception here must not reach the program."""
+        """Called when a line has used CUDA. An exception here must not reach the program."""
         try:
             self.used(sys._getframe(1), line)
         except Exception:
             self.rows = []
 
     def used(self, frame: FrameType | None, line: int) -> None:
-        """Handles a line that used CUDA; `frame` is the frame that Python runs now."""
+        """Handles a line that used CUDA; `frame` is the frame that Python is running."""
         device = self.torch.cuda.current_device()
         peak = int(self.torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["peak"])
         if peak <= self.best:
@@ -120,7 +120,7 @@ class Peak:
         return found
 
     def backward(self, frame: FrameType) -> None:
-        """A backward pass begins."""
+        """Called when a backward pass begins."""
         try:
             stack = self.stack(frame, 0)
             if stack:
@@ -181,7 +181,7 @@ class Peak:
         rest = [key for key in large if sizes[key] < least]
         shared = sole.bytes(rest) if len(rest) > 1 else 0
         if shared >= least:
-            # Several names for the same memory, such as a tensor and its view.
+            # These are several names for the same memory, such as a tensor and its view.
             sizes.update({key: shared - sole.bytes([it for it in rest if it != key]) for key in rest})
         for key in sole.roots.keys() - others.keys():
             if sizes.get(key, 0) < least and sole.count(key) >= MANY:
@@ -207,8 +207,8 @@ class Peak:
         return waste(kind, place, name, size, there, text)
 
     def renewed(self, place: Place, name: str, value: Any) -> list[protocol.Waste]:
-        """A row for a variable that still held the previous iteration's tensor when the peak's line assigned it again.
-        Its size is taken from the new tensor.
+        """A row for a variable that still referred to the previous iteration's tensor when the peak's line assigned it
+        again. Its size is taken from the new tensor.
         """
         is_again = (place.code, place.line) in self.risen and name in place.dead
         if not is_again or not self.known.is_tensor(value) or not self.known.get(value, "is_cuda"):
@@ -217,7 +217,8 @@ class Peak:
         return [waste("del", place, name, size, there, f"del {name}")] if there and size >= self.least() else []
 
     def views(self, views: Views[Place], sole: Sole) -> list[protocol.Waste]:
-        """Rows for variables with small views that alone keep a large storage, and for dead ones that have it as well."""
+        """Rows for variables with small views that are all that keeps a large storage alive, and for dead ones that
+        keep it as well."""
         rows: list[protocol.Waste] = []
         for size, small, dead in views.large(sole, self.least()):
             copies = [self.copy(place, name, size) for place, name in small]
@@ -249,8 +250,8 @@ class Peak:
         return scope and (scope[0], scope[2])
 
     def scope(self, code: CodeType, variables: dict[str, Any]) -> tuple[Names, Names, list[str]] | None:
-        """The names of a code object's function. Of modules, only the main program counts: names of other modules may
-        be read elsewhere.
+        """The names of a code object's function. Among modules, only the main program counts, because names in other
+        modules may be read elsewhere.
         """
         if code not in self.scopes:
             self.scopes[code] = None

@@ -1,5 +1,5 @@
 """The mentions in the source files of the program's own modules: the uses of each attribute, and code that may read
-attributes by other means than by name. The program's code is never run.
+attributes other than by name. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Program:
         return any(part.search(it) for it in self.texts)
 
     def is_imported(self, name: str) -> bool:
-        """Whether a module may import this variable of another one."""
+        """Whether a module may import this variable from another module."""
         return name in self.imported or self.reads_main
 
 
@@ -93,7 +93,7 @@ def loaded() -> dict[str, str]:
 
 
 def is_modules(node: ast.AST) -> bool:
-    """Whether this is `sys.modules`, which has the main program as well."""
+    """Whether this is `sys.modules`, which contains the main program as well."""
     is_one = isinstance(node, ast.Attribute) and node.attr == "modules" and isinstance(node.value, ast.Name)
     return is_one and node.value.id == "sys"  # type: ignore[attr-defined]
 
@@ -109,14 +109,14 @@ def is_open(call: ast.Call) -> bool:
 
 
 def is_plain(value: ast.AST) -> bool:
-    """Whether an expression is only constants and state dictionaries."""
+    """Whether an expression consists only of constants and state dictionaries."""
     if isinstance(value, ast.Call):
         return last_name(value.func) == "state_dict"
     return not isinstance(value, ast.Name) and all(is_plain(it) for it in ast.iter_child_nodes(value))
 
 
 def names_of(statement: Any) -> list[str]:
-    """The names that a statement of a class body defines."""
+    """The names that a statement in a class body defines."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [statement.name]
     return [it.id for it in ast.walk(statement) if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)]

@@ -1,6 +1,5 @@
-"""Finds the objects that only certain variables keep alive, that is, those that deleting the variables would free,
-and the memory of their tensors. It uses reference counts, as the garbage collector does. The program's code is never
-run.
+"""Finds the objects that only certain variables keep alive, so that deleting the variables would free them, and the
+memory of their tensors. It uses reference counts, as the garbage collector does. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from ..allocator import rounded
 MOST = 5000  # the maximum number of objects to examine
 SKIPPED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType)
 ATOMS = (str, bytes, int, float, complex, bool, type(None))
-# The references to an argument of `Sole.is_hidden` if only `Sole.bytes` has the object. Before Python 3.11 the
-# caller's stack has another.
+# The number of references to an argument of `Sole.is_hidden` if only `Sole.bytes` has the object. Before Python 3.11,
+# there is another one on the caller's stack.
 HIDDEN_REFERENCES = 3 if sys.version_info >= (3, 11) else 4
 OWN_REFERENCES = 2  # to an object in `Sole.objects`: from the dictionary, and from the call of `getrefcount`
 
@@ -144,6 +143,6 @@ def size_of(tensor: Any) -> int:
 
 
 def address_of(torch: Any, tensor: Any) -> int:
-    """The address of a tensor's storage, without a Python object for it if this PyTorch supports that."""
+    """The address of a tensor's storage, without creating a Python object for it if this PyTorch supports that."""
     known = getattr(torch._C, "_storage_address", None)
     return int(known(tensor)) if known is not None else int(tensor.untyped_storage()._cdata)

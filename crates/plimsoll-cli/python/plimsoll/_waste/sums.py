@@ -38,7 +38,8 @@ class Sum(NamedTuple):
         return value
 
     def edited(self) -> tuple[Insertion, str] | None:
-        """Where the statement ends, and the statement that detaches what it adds. None if it shares lines."""
+        """Where the statement ends, and the replacement that detaches what it adds. None if it shares lines with
+        others."""
         lines = linecache.getlines(self.source.file)
         there = instead(Names(self.source.scope(self.statement)), self.statement, lines)
         text = ast.get_source_segment("".join(lines), self.statement)
@@ -70,7 +71,7 @@ def reaches_backward(program: Program, it: Sum) -> bool:
 
 
 def one(node: Any, source: Source) -> list[Sum]:
-    """The sum that a statement adds to, if it is one."""
+    """The sum to which a statement adds, if there is one."""
     target: Any = None
     added: Any = None
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
@@ -89,7 +90,7 @@ def one(node: Any, source: Source) -> list[Sum]:
 
 
 def graph_of(known: Tensors, value: Any) -> tuple[int, int]:
-    """The GPU memory that the graphs behind a sum or a list of tensors keep, and the number of values in it."""
+    """The GPU memory kept by the graphs of a sum or a list of tensors, and the number of values in it."""
     tensors = value if type(value) is list else [value]
     nodes = [known.get(it, "grad_fn") for it in tensors if known.is_tensor(it)]
     nodes = [it for it in nodes if it is not None]

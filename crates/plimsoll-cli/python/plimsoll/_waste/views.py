@@ -1,5 +1,5 @@
-"""Finds small views that alone keep a large tensor: the variables that should have copies, and the dead variables that
-have the tensor itself. The program's code is never run.
+"""Finds small views that are all that keeps a large tensor alive: the variables that should have copies instead, and
+the dead variables that have the tensor itself. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OWN_REFERENCES = 3  # to a base: from `Views.bases`, from a variable, and from t
 
 
 class Views(Generic[Place]):
-    """The variables that have views, by the storages of these, and the dead variables by their tensors."""
+    """The variables that have views, by the storages of the views, and the dead variables, by their tensors."""
 
     def __init__(self, known: Tensors) -> None:
         self.known, self.torch = known, known.torch
@@ -47,7 +47,7 @@ class Views(Generic[Place]):
             own = {view: size for _, _, size, view in views}
             base = self.bases[at]
             size, dead = size_of(base), self.dead.get(id(base), [])
-            # One reference from C++ that has views: see `Sole.is_free`.
+            # One reference comes from C++: see `Sole.is_free`.
             known = OWN_REFERENCES + len(dead) + (id(base) in sole.objects) + (base._use_count() > 1)
             is_alone = self.torch._C._storage_Use_Count(at) <= len(own) + 1 and sys.getrefcount(base) <= known
             used = sum(own.values())

@@ -1,6 +1,6 @@
 """Techniques that make a PyTorch program use less memory, applied from outside to an unmodified program.
 
-`install(torch)` patches PyTorch once, after its import; that alone has no effect. `activate(wanted, host)` switches
+`install(torch)` patches PyTorch once, after its import; that alone has no effect. `activate(wanted, host)` turns
 techniques on: `wanted` maps names to values, `host` is the verb (`predict` or `run`) that runs the program. Each
 technique is a class in its own file:
 
@@ -46,7 +46,7 @@ from .step_in_backward import StepInBackward
 from .tensor_parallel import TensorParallel
 from .weights import Bf16Weights, Half
 
-# The outermost technique first: each wraps the ones after it.
+# The outermost technique comes first: each wraps the ones after it.
 ALL = (
     Batch,
     Count,

@@ -1,6 +1,6 @@
-"""Keeps the moments of Adam and AdamW in 8 bits: 2 bytes a parameter instead of 8. Changes the numbers.
+"""Keeps the moments of Adam and AdamW in 8 bits: 2 bytes per parameter instead of 8. Changes the numbers.
 
-Blockwise dynamic quantization (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2021, section 2),
+Uses blockwise dynamic quantization (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2021, section 2),
 with the block size and the minimum number of elements of bitsandbytes: each block of 256 values is divided by its
 largest magnitude, and each quotient is replaced by the nearest of 256 codes, which are dense near zero. The update
 itself is Adam's, in f32.
@@ -43,7 +43,7 @@ def tables(device: Any, name: str) -> tuple[Any, Any]:
 
 
 class Moment:
-    """A moment in 8 bits: `bytes` in the shape of the parameter, `scales` of its blocks."""
+    """A moment in 8 bits: `bytes` in the parameter's shape, and the `scales` of its blocks."""
 
     def __init__(self, name: str, bytes: Any, scales: Any) -> None:
         self.name, self.bytes, self.scales = name, bytes.view(-1), scales
@@ -161,7 +161,7 @@ def update(parameter: Any, state: dict[str, Any], group: dict[str, Any], is_deco
 
 
 class Adam8bit:
-    """8-bit moments in all optimizers of the program."""
+    """Keeps 8-bit moments in all of the program's optimizers."""
 
     name = "adam-8bit"
 
@@ -191,7 +191,7 @@ class Adam8bit:
             self.check(optimizer)
 
     def check(self, optimizer: Any) -> None:
-        """Refuses an optimizer whose moments cannot be stored in 8 bits."""
+        """Rejects an optimizer whose moments cannot be stored in 8 bits."""
         why = objection(optimizer)
         if why is not None:
             context.refuse(self.name, why)

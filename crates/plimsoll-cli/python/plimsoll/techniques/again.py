@@ -1,8 +1,8 @@
 """Makes the recomputation of a block give the same results as its first computation. The recomputation sees the
 state from before the first computation: the parameters (`torch.func.functional_call` replaces them for a call), the
-buffers, the numbers and flags on its modules, and the random generators of Python and NumPy. Its own changes to
-them are undone, so that a block that counts its calls does not count a call twice. PyTorch's checkpointing restores
-PyTorch's generators.
+buffers, the numbers and flags on its modules, and the random number generators of Python and NumPy. Its own changes to
+these are undone, so that a block that counts its calls does not count a call twice. PyTorch's checkpointing itself
+restores PyTorch's generators.
 
 The first calls of a class of blocks show which buffers and attributes they change. Several calls are needed, because
 layers may be skipped at random. Normalization layers are excluded: their results do not depend on their running
@@ -25,7 +25,7 @@ FIRST = 50  # calls that are watched for changes
 
 
 class Changes:
-    """The changes that calls of a class of blocks make: names of buffers, and places of attributes."""
+    """The changes that calls of a class of blocks make: the names of buffers, and the places of attributes."""
 
     def __init__(self) -> None:
         self.buffers: set[str] = set()
@@ -72,8 +72,8 @@ def members(module: Any) -> list[tuple[dict[str, Any], str]]:
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether FSDP2 manages a tensor. FSDP2 itself puts complete parameters in the place of sharded ones, and
-    removes them again.
+    """Whether FSDP2 manages a tensor. FSDP2 itself replaces sharded parameters with complete ones, and removes these
+    again.
     """
     return type(tensor).__name__ == "DTensor"
 
@@ -100,7 +100,8 @@ class Places:
 
 
 class First:
-    """The state of a block before its first computation. `end`, called after it, keeps the changed parts."""
+    """The state of a block before its first computation. `end`, called after the computation, keeps the changed
+    parts."""
 
     def __init__(self, block: Any, draws: bool) -> None:
         self.block, self.known = block, changes.setdefault(type(block), Changes())
@@ -174,7 +175,7 @@ class Again:
             restore(self.first.drawn)
 
     def put(self, place: Any, key: Any, value: Any) -> None:
-        """Puts a value in a place, and remembers the previous one."""
+        """Puts a value in a place, and remembers the previous value."""
         self.now.append((place, key, place.get(key)))
         place[key] = value
 

@@ -1,14 +1,14 @@
 """Changes the batch of an unmodified program, for the runs in which `plan` searches for the largest batch. It is not a
 technique of `--with`.
 
-The batch is the first dimension of the first tensor that the first outermost module call gets. There are two ways to
-change it, which `plan` tries in this order:
+The batch size is the first dimension of the first tensor passed to the first outermost module call. There are two ways
+to change it, which `plan` tries in this order:
 
     tensors tensors with that many rows get more rows, or fewer, where the program creates them (torch.randn and
     others, outside constructors) or moves them to a GPU inputs the same for the arguments of outermost module
     calls and of `generate`; the targets of losses follow
 
-A run counts only if the model really got a batch of the wanted size. The new rows are copies: on the stand-in,
+A run counts only if the model really got a batch of the requested size. The new rows are copies: on the stand-in,
 values do not matter.
 """
 
@@ -31,7 +31,7 @@ MOST = 3  # places to name
 
 
 class Batch:
-    """Gives the model another batch."""
+    """Gives the model a batch of a different size."""
 
     name = "batch"
     serves = True
@@ -55,7 +55,7 @@ class Batch:
             mixin.generate = self.generating(mixin.generate)
 
     def made(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that makes tensors, for calls from the program's own lines."""
+        """Wraps a function that creates tensors, for calls from the program's own lines."""
 
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> Any:
@@ -68,7 +68,7 @@ class Batch:
         return make
 
     def moved(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that moves a tensor."""
+        """Wraps a method that moves a tensor."""
 
         @functools.wraps(original)
         def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ class Batch:
         return move
 
     def changed(self, tensor: Any) -> Any:
-        """A tensor with the wanted number of rows, if it is a batch."""
+        """A tensor with the requested number of rows, if it is a batch."""
         if not isinstance(tensor, torch.Tensor) or not tensor.dim() or tensor.requires_grad:
             return tensor
         if not self.rows:
@@ -91,7 +91,7 @@ class Batch:
         return self.with_rows(tensor) if self.way == "tensors" else tensor
 
     def with_rows(self, value: Any) -> Any:
-        """A batch with the wanted number of rows; other values unchanged."""
+        """A batch with the requested number of rows; other values are returned unchanged."""
         if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
             return value
         if not value.dim() or value.size(0) != self.of or self.of == self.rows:
@@ -111,7 +111,7 @@ class Batch:
         return following(*args, **kwargs)
 
     def generating(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The `generate` of transformers, which calls the model with its own tensors."""
+        """Wraps `generate` of transformers, which calls the model with its own tensors."""
 
         @functools.wraps(original)
         def generate(model: Any, *args: Any, **kwargs: Any) -> Any:

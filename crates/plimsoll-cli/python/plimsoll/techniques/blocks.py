@@ -1,12 +1,12 @@
 """The repeated blocks of a model: the entries of a container that have submodules and whose class occurs more than
-once, and the model's other modules of such a class. In a model without such entries, its attributes (`self.down1`,
-`self.down2`) whose class occurs more than once.
+once, and the model's other modules of such a class. In a model without such entries, the blocks are its attributes
+(`self.down1`, `self.down2`) whose class occurs more than once.
 
 If such modules are nested, the outermost count. If a container is itself an entry (a stage of a ResNet), its entries
 are searched instead. A module without a forward function (a ModuleList in a ModuleList) is never called, so it is not
 a block.
 
-If no class repeats, one module may still be called repeatedly, like the one layer of ALBERT: `Repeats`.
+If no class repeats, a single module may still be called repeatedly, like ALBERT's layer: `Repeats`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def is_called(module: Any) -> bool:
 
 
 def expression(root: Any, paths: list[str]) -> str:
-    """The blocks as Python: `model.h[:4]`, or `[*model.layer1, *model.layer2[:2]]`."""
+    """The blocks as a Python expression: `model.h[:4]`, or `[*model.layer1, *model.layer2[:2]]`."""
     pieces = []
     for parent in dict.fromkeys(path.rpartition(".")[0] for path in paths):
         names = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parent]
@@ -130,7 +130,7 @@ def expression(root: Any, paths: list[str]) -> str:
 
 
 def attribute(path: str) -> str:
-    """The module at a path as Python: `layers.0.mlp` as `model.layers[0].mlp`."""
+    """The module at a path as a Python expression: `layers.0.mlp` as `model.layers[0].mlp`."""
     names = path.split(".") if path else []
     if any(not (it.isidentifier() or it.isdecimal()) for it in names):
         return f"model.get_submodule({path!r})"

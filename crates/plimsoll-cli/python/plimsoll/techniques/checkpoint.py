@@ -2,7 +2,7 @@
 identical.
 
 Blocks are marked on the instance and called through a patch of their class, because a closure on an instance would
-break copies of the model. State that a block changes is not changed again by the recomputation (again.py).
+break copies of the model. The recomputation does not change a block's state a second time (again.py).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Checkpoint:
                 self.patch(type(module))
 
     def check(self, root: Any) -> None:
-        """Refuses a model whose calls cannot be changed."""
+        """Rejects a model whose calls cannot be changed."""
         why = context.wrapped_class(root)
         if why is None and any(getattr(it, "gradient_checkpointing", False) for it in root.modules()):
             why = "the program checkpoints its model itself"
@@ -115,7 +115,7 @@ class Checkpoint:
         return result
 
     def patch(self, kind: Any) -> None:
-        """Makes calls of this class's marked modules checkpointed."""
+        """Checkpoints the calls of this class's marked modules."""
         if kind in self.patched:
             return
         self.patched.add(kind)
@@ -150,7 +150,7 @@ class Checkpoint:
         return bool(getattr(self.running, "inside", False))
 
     def call(self, block: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a block, whose activations are recomputed in the backward pass."""
+        """Calls a block; its activations are recomputed in the backward pass."""
         if self.is_inside():
             return original(block, *args, **kwargs)
         if segments.marked(block):
@@ -162,8 +162,8 @@ class Checkpoint:
         first = [(args, kwargs)]
 
         def run(*leaves: Any) -> Any:
-            # A block may remove items from a list in its arguments. So the first computation gets the program's
-            # own lists, and the second gets lists as they were before.
+            # A block may remove items from a list in its arguments. So the first computation gets the program's own
+            # lists, and the second gets the lists as they were before.
             args, kwargs = first.pop() if first else tree_unflatten(leaves, structure)
             return self.inside(original, block, *args, **kwargs)
 
@@ -188,7 +188,7 @@ class Checkpoint:
         return result
 
     def end(self, block: Any, state: Any) -> None:
-        """Called after the first computation: refuses a block whose earlier state is unknown."""
+        """Called after the first computation: rejects a block whose earlier state is unknown."""
         name = state.end()
         if name is not None:
             context.refuse(
@@ -227,8 +227,8 @@ class CheckpointNested(Checkpoint):
 
 
 def are_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the arguments contain no lists or dictionaries that a block could change, and tensors only in `args`,
-    whose devices tell PyTorch's checkpointing which generators to restore.
+    """Whether the arguments contain no lists or dictionaries that a block could change, and tensors only in `args`.
+    The devices of these tensors tell PyTorch's checkpointing which generators to restore.
     """
     return all(isinstance(it, PLAIN) or it is None or isinstance(it, torch.Tensor) for it in args) and all(
         isinstance(it, PLAIN) or it is None for it in kwargs.values()
@@ -236,8 +236,8 @@ def are_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def without_cache(root: Any, kwargs: dict[str, Any]) -> None:
-    """Turns the generation cache off. Models of transformers that generate keep a cache, which a
-    recomputation would fill twice.
+    """Turns the generation cache off. Transformers models that generate text keep a cache, which recomputation would
+    fill twice.
     """
     for module in root.modules():
         config: Any = getattr(module, "config", None)
@@ -248,7 +248,7 @@ def without_cache(root: Any, kwargs: dict[str, Any]) -> None:
 
 
 def supports(module: Any) -> Any:
-    """Whether a model of transformers can checkpoint its blocks."""
+    """Whether a transformers model can checkpoint its blocks."""
     return getattr(module, "supports_gradient_checkpointing", True)
 
 
@@ -275,7 +275,7 @@ def is_under(path: str, other: str) -> bool:
 
 
 def lines(root: Any, paths: list[str], is_all: bool) -> Any:
-    """The code to add: the library's own calls if they reach all blocks."""
+    """The code to add: the library's own calls, if they cover all blocks."""
     if is_all:
         for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
             calls = library_calls(root, paths, name)

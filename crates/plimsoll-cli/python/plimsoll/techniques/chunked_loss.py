@@ -3,7 +3,7 @@ complete batch are never materialized. Rounding differs, because the gradient of
 chunks.
 
 A linear layer with many outputs returns `LazyLogits`. If something other than a loss uses a layer's logits, that
-layer is not chunked from then on; if no loss uses any logits, the technique is refused.
+layer is not chunked from then on; if no loss uses any logits, the technique is rejected.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class ChunkedLoss:
 
 def is_checkpointed() -> bool:
     """Whether the running code will be recomputed later. A result that is computed only when it is used would then
-    save its tensors in another order.
+    save its tensors in a different order.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
@@ -132,7 +132,7 @@ def at(line: str | None) -> str:
 
 
 def as_weight(other: Any) -> Any:
-    """The weight of a linear layer, given its transposed matrix, and the parameter that it is a view of."""
+    """The weight of a linear layer, given its transposed matrix, and the parameter of which it is a view."""
     nothing = None, None
     if type(other) not in (torch.Tensor, torch.nn.Parameter) or other.dim() != 2 or not other.requires_grad:
         return nothing
@@ -155,7 +155,7 @@ def lazy(input: Any, weight: Any, bias: Any, owner: Any = None) -> Any:
 
 
 def used_otherwise(it: Any, name: str) -> None:
-    """Called when something else uses the logits: from now on this layer is not chunked."""
+    """Called when something else uses the logits: from now on, this layer is not chunked."""
     weight = it.options["owner"]
     if technique.count and technique.weight is weight:
         line = context.program_line()

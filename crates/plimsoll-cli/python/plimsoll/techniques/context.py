@@ -21,7 +21,7 @@ IMPORT = "import plimsoll  # pip install ./crates/plimsoll-cli, in a checkout of
 
 
 def refuse(name: str, reason: str) -> NoReturn:
-    """Ends the program: the technique cannot be applied to it."""
+    """Ends the program because the technique cannot be applied to it."""
     host.refused(name, reason)
     raise SystemExit(2)  # This is reached only if the host has not ended the process.
 
@@ -55,8 +55,8 @@ def culprit(failure: BaseException) -> str | None:
 
 
 def is_around(file: str) -> bool:
-    """Whether a file belongs to a package, to the observers, which only call what the program called, or to the wrappers
-    of `predict` around operators.
+    """Whether a file belongs to a package, to the observers, which only call what the program called, or to `predict`'s
+    wrappers around operators.
     """
     is_packages = "site-packages" in file or "dist-packages" in file or file == f"{FROZEN}observers>"
     return is_packages or (file.startswith(FROZEN) and f"{__package__}.{file[len(FROZEN) : -1]}" not in sys.modules)
@@ -81,7 +81,7 @@ def untrained() -> str:
 
 
 def unread() -> AbstractContextManager[None]:
-    """A context in which copies of unknown values to the host do not count as reads of the program."""
+    """A context in which copies of unknown values to the host do not count as reads by the program."""
     return host.unread() if host is not None else contextlib.nullcontext()
 
 
@@ -106,5 +106,5 @@ def wrapped_class(root: Any) -> str | None:
 
 
 def is_sharded(root: Any) -> bool:
-    """Whether FSDP2 shards a model. FSDP2 replaces the class of a module by one named FSDP…."""
+    """Whether FSDP2 shards a model. FSDP2 replaces the class of a module with one named FSDP…."""
     return any(type(module).__name__.startswith(("FSDP", "FullySharded")) for module in root.modules())

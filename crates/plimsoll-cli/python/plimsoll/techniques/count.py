@@ -1,13 +1,13 @@
-"""Counts the work of one training step, to estimate its time: for each operator its kind, its FLOPs, the bytes that it reads
-and writes, and its place; and the processor time of the host. It needs a separate run, because a dispatch mode keeps tensors
-alive slightly longer.
+"""Counts the work of one training step, to estimate its time. This includes, for each operator, its kind, its FLOPs,
+the bytes that it reads and writes, and its place; and the processor time of the host. It needs a separate run, because
+a dispatch mode keeps tensors alive slightly longer.
 
 The place is one of these: `block N` and `root` are the forward pass of training inside a repeated block, and in the
 rest of the model; `block N.M` is inside nested block M of block N; `rest` is everything else, including evaluation.
 The step with the fewest FLOPs counts, because others may contain an evaluation.
 
-The host's time is that of the fastest of some steps after the counted ones, which run without the mode and without the wrappers
-of `predict` around operators.
+The host's time is that of the fastest of several steps after the counted ones, which run without the mode and without
+`predict`'s wrappers around operators.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Count:
         """Makes a block's calls count in this phase."""
 
         def enter(module: Any, args: Any) -> None:
-            # Recomputation in the backward pass does not count as forward.
+            # Recomputation in the backward pass does not count as part of the forward pass.
             if self.phase == outside and module.training and torch.is_grad_enabled():
                 self.phase = phase
 
@@ -108,7 +108,8 @@ class Count:
         self.work = Work()
 
     def stepped(self, optimizer: Any) -> None:
-        """Called at each optimizer step. A step is done once every optimizer has stepped, which the host counts."""
+        """Called at each optimizer step. A step is done once every optimizer has stepped; the host counts these
+        steps."""
         steps = getattr(context.host, "counted", self.steps + 1)
         if steps == self.steps:
             return
@@ -195,7 +196,7 @@ class Work:
 
 
 def collect(value: Any, tensors: list[Any]) -> None:
-    """Appends the tensors of the device in an operator's arguments or result. It is called for each operator, and
+    """Appends the tensors of the device in an operator's arguments or result. This is called for each operator, and is
     much faster than `tree_leaves`.
     """
     if isinstance(value, torch.Tensor):
@@ -241,7 +242,7 @@ def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[An
 
 
 def rate(packet: Any, tensors: Any) -> str:
-    """The type in which a GPU multiplies: the type of the operator's first floating-point tensor."""
+    """The type in which the GPU multiplies: the type of the operator's first floating-point tensor."""
     is_convolution = "convolution" in packet.__name__
     kind = next((it.dtype for it in tensors if it.is_floating_point()), torch.float32)
     if kind == torch.float32:

@@ -1,5 +1,4 @@
-"""Measures the largest difference of a model's outputs with weights in 16 bits, for `half` and `bf16-weights` under
-`run`.
+"""Measures how much a model's outputs differ at most with 16-bit weights, for `half` and `bf16-weights` under `run`.
 
 The first call of each model also runs in f32 on the CPU, with the original weights, so that the measurement does not
 change the GPU's memory. Nothing is measured on the stand-in, which computes no values.
@@ -28,7 +27,7 @@ class TooLong(Exception):
 
 
 class Difference:
-    """The weights in f32 until a model's first call, and the comparison."""
+    """Keeps the weights in f32 until a model's first call, and makes the comparison."""
 
     def __init__(self, name: str) -> None:
         self.name, self.left, self.models = name, SECONDS, MOST
@@ -52,7 +51,7 @@ class Difference:
                 self.originals.setdefault(each, {}).update(kept)
 
     def around(self, root: Any, following: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The result of a model's call; compares the first one."""
+        """Returns the result of a model's call; compares the first one."""
         if not self.is_on or root in self.done or not self.models:
             return following(*args, **kwargs)
         self.done.add(root)
@@ -107,14 +106,14 @@ class Difference:
 
 
 def on_the_host(value: Any) -> Any:
-    """A copy of an argument on the CPU. The call may change objects such as caches."""
+    """A copy of an argument on the CPU, because the call may change objects such as caches."""
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().clone()
     return value if value is None or isinstance(value, (bool, int, float, str)) else copy.deepcopy(value)
 
 
 def compared(reference: Any, result: Any) -> str:
-    """The largest difference of two results, as a sentence."""
+    """The largest difference between two results, as a sentence."""
     pairs = [
         (one.double(), other.detach().cpu().double())
         for one, other in zip(tree_leaves(reference), tree_leaves(result))

@@ -1,7 +1,8 @@
 """Buffers in files, for tensors that leave the GPU if the host has no room for them.
 
-The files have no name, so the kernel deletes them when the process ends, also after `kill -9`. Their space is allocated before
-it is used: a full disk is an error here, where a write to the mapped file would end the process with SIGBUS.
+The files have no name, so the kernel deletes them when the process ends, even after `kill -9`. Their space is allocated
+before it is used, so a full disk is an error here; otherwise, writing to the mapped file would end the process with
+SIGBUS.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
 class Files:
-    """The buffers of a process. `is_simulated`: the device has no values, so all tensors share one buffer."""
+    """The buffers of a process. With `is_simulated`, the device has no values, so all tensors share one buffer."""
 
     def __init__(self, folder: str | None = None, is_simulated: bool = False) -> None:
         self.folder, self.is_simulated = folder, is_simulated
@@ -28,7 +29,8 @@ class Files:
         self.bytes = 0  # of all files
 
     def take(self, bytes: int) -> tuple[Any, None]:
-        """A free buffer of at least this many bytes. As for pinned memory, with the event to wait for, which is never necessary."""
+        """A free buffer of at least this many bytes. As for pinned memory, the result includes an event to wait for,
+        but here this is never necessary."""
         size = -(-bytes // ROUND) * ROUND
         if self.is_simulated:
             largest = max(self.free, default=0)
@@ -39,7 +41,7 @@ class Files:
         return (free.pop() if free else self.made(size)), None
 
     def give(self, buffer: Any, event: Any) -> None:
-        """Takes a buffer back. Copies from and to a file end before the calls that begin them return."""
+        """Takes a buffer back. Copies from and to a file end before the calls that start them return."""
         if not self.is_simulated:
             self.free[buffer.numel()].append(buffer)
 
@@ -78,7 +80,7 @@ def reserve(file: int, size: int, folder: str, used: int) -> None:
 
 
 def on_disk() -> str:
-    """The folder for the files: the named one, else the first of the usual ones that is on a disk.
+    """The folder for the files: the one that was named, or else the first of the usual ones that is on a disk.
 
     Raises `OSError` if none is.
     """

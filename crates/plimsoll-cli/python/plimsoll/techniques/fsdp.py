@@ -1,9 +1,9 @@
 """Shards the model's parameters, gradients and optimizer states over the ranks of `run --devices N` (FSDP2:
 `fully_shard` of the repeated blocks and of the model). Each rank computes its rows of the batch. Rounding differs,
-because gradients are sums over ranks, and dropout draws other masks.
+because gradients are sums over ranks, and dropout draws different masks.
 
-To the program, it is still a single process: outside the model's calls every rank has the complete batch and does
-the same.
+To the program, it is still a single process: outside the model's calls, every rank has the complete batch and does the
+same.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Fsdp:
             setattr(place.clip_grad, name, call)
 
     def first_order(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a function refuse second derivatives. The parameters of a sharded module are freed after its
-        backward pass, and a second derivative needs them.
+        """Makes a function reject second derivatives. The parameters of a sharded module are freed after its backward
+        pass, and a second derivative needs them.
         """
         signature = inspect.signature(original)
 
@@ -95,7 +95,7 @@ class Fsdp:
         return call
 
     def counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a collective add the bytes that it sends. In a ring each rank sends all parts of the complete tensor
+        """Makes a collective add the bytes that it sends. In a ring, each rank sends all parts of the complete tensor
         except one; an all-reduce is a reduce-scatter and an all-gather.
         """
 
@@ -122,7 +122,7 @@ class Fsdp:
         self.shard(root)
 
     def check(self, root: Any) -> None:
-        """Refuses a model or a program that cannot be sharded."""
+        """Rejects a model or a program that cannot be sharded."""
         why = context.wrapped_class(root)
         if not self.world:
             launched = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
@@ -211,8 +211,8 @@ class Fsdp:
         return known[0] / total
 
     def compare(self, tensors: Any) -> None:
-        """Refuses batches that differ between ranks. All ranks must have the same batch, which is not so if a
-        generator is seeded by the clock.
+        """Rejects batches that differ between ranks. All ranks must have the same batch, which is not the case if a
+        generator is seeded from the clock.
         """
         marks = [
             it.detach().double().sum() if not it.is_complex() else it.detach().abs().double().sum() for it in tensors

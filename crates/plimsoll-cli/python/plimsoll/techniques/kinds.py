@@ -1,5 +1,6 @@
-"""Kinds of operators, for the time that they take on a GPU: an operator of one kind reaches about the same share of the
-GPU's bandwidth and of its arithmetic rate. The shares are in `src/plan/time/rates.rs`, which has a row for each kind.
+"""Kinds of operators, for estimating the time that they take on a GPU: operators of the same kind reach about the same
+share of the GPU's bandwidth and arithmetic rate. The shares are in `src/plan/time/rates.rs`, which has a row for each
+kind.
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ def convolution(name: str, args: tuple[Any, ...], tensors: list[Any]) -> str:
 
 
 def width(packet: Any, args: tuple[Any, ...]) -> int:
-    """What an operator needs much of to be fast. For a convolution: the mean number of channels that a value is computed from. For a
-    group norm: the number of groups in the batch. For a recurrent layer: its steps, of all layers. 0 for other operators.
+    """The size that must be large for an operator to be fast. For a convolution: the mean number of channels from which
+    a value is computed. For a group norm: the number of groups in the batch. For a recurrent layer: its steps, of all
+    layers. 0 for other operators.
     """
     name = packet.__name__
     backward = "backward" in name
@@ -135,8 +137,8 @@ def dense(tensor: Any) -> bool:
 
 
 def moved(found: str, tensors: list[Any]) -> int:
-    """The bytes that an operator reads and writes. Repeated values count once, and so do the rows that a look-up
-    leaves out.
+    """The bytes that an operator reads and writes. Repeated values count once, and so do the rows that a lookup leaves
+    out.
     """
     each = {id(it): min(it.nbytes, it.untyped_storage().nbytes()) for it in tensors}
     total = sum(each.values())

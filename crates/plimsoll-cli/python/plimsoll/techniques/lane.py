@@ -1,10 +1,10 @@
-"""Copies of saved tensors to the host and back, overlapped with the computation.
+"""Copies saved tensors to the host and back, overlapped with the computation.
 
-A part of the bytes that a forward pass saves stays on the GPU: the last tensors, which are needed again first. The
-first tensors are moved to the host. A copy begins immediately if the tensor also left in the model's last forward
-pass. If more than this part would be on the GPU, the computation's stream waits for the oldest copy. In the
-backward pass, tensors are copied back before their use, in the opposite order, as far as the limit allows.
-Allocations depend on bytes and on the order of requests, never on time.
+Some of the bytes that a forward pass saves stay on the GPU: those of the last tensors, which are needed again first.
+The first tensors are moved to the host. A copy begins immediately if the tensor also left in the model's last forward
+pass. If more than this part would be on the GPU, the computation's stream waits for the oldest copy. In the backward
+pass, tensors are copied back before they are used, in the opposite order, as far as the limit allows. Allocations
+depend on bytes and on the order of requests, never on timing.
 
 Each direction has its own stream. Memory for tensors that come back is allocated on the computation's stream, where
 it is also freed, so the copy waits for the work that was queued there before. Pinned memory is kept for the next
@@ -75,7 +75,7 @@ class Lane:
         self.turn = 0  # the number of the backward pass
 
     def most_bytes(self) -> float:
-        """The most bytes that may wait on the GPU."""
+        """The maximum number of bytes that may wait on the GPU."""
         return self.stays * max(self.before.bytes, self.saved_bytes)
 
     def add(self, tensor: Any) -> Moved:
@@ -142,14 +142,14 @@ class Moved:
 
     def __del__(self) -> None:
         self.wait_no_more()
-        # Fetched but never requested: its memory may be reused only after the copy into it.
+        # It was fetched but never requested, so its memory may be reused only after the copy into it.
         if self.kept is not None and self.arrived is not None:
             self.computation.wait_event(self.arrived)
         if self.buffer is not None:
             self.lane.buffers.give(self.buffer, self.arrived or self.copied)
 
     def wait(self) -> None:
-        """Starts to count it as waiting on the GPU."""
+        """Starts counting it as waiting on the GPU."""
         self.is_waiting = True
         self.lane.waiting += 1
         self.lane.waiting_bytes += self.bytes

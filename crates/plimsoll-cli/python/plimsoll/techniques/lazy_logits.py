@@ -1,7 +1,7 @@
-"""The result of a linear layer, computed lazily: `LazyLogits` holds the layer's input and weight.
+"""The result of a linear layer, computed lazily: `LazyLogits` contains the layer's input and weight.
 
 Views that keep the last dimension are applied to the input instead. A loss uses the parts (chunked_loss.py). For any
-other use the result is computed in the usual way, and `OTHER_USES` is called.
+other use, the result is computed in the usual way, and `OTHER_USES` is called.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LazyLogits(torch.Tensor):
         self.computed = None
 
     def like(self, input: Any = None, dtype: Any = None, **changes: Any) -> LazyLogits:
-        """The same layer's result with some of its parts or options changed."""
+        """The same layer's result, with some of its parts or options changed."""
         own, weight, bias = self.parts
         dtype = plain(lambda: self.dtype) if dtype is None else dtype
         return LazyLogits(own if input is None else input, weight, bias, dtype, **{**self.options, **changes})

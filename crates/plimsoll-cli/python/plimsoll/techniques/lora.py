@@ -18,7 +18,7 @@ SCALE = 2.0  # alpha / rank, as in the usual settings (alpha = 2 * rank)
 
 
 class Lora:
-    """Adapters of low rank."""
+    """Low-rank adapters."""
 
     name = "lora"
 

@@ -1,6 +1,6 @@
-"""Observes what the program calls: optimizers, gradient clipping, scalers, losses, backward passes. Techniques
-that depend on these calls subscribe to `listeners`. Installed right after the import of torch, so that `from ...
-import` finds the patched functions.
+"""Observes what the program calls: optimizers, gradient clipping, scalers, losses, backward passes. Techniques that
+depend on these calls subscribe to `listeners`. The observers are installed right after torch is imported, so that `from
+... import` finds the patched functions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def install(torch: Any) -> None:
 
 
 def watch_optimizers(torch: Any) -> None:
-    """Observes optimizers being made, stepping, and clearing gradients."""
+    """Observes when optimizers are created, step, and clear gradients."""
     kind = torch.optim.Optimizer
     begin, zero, clear = kind.__init__, kind.zero_grad, torch.nn.Module.zero_grad
 
@@ -84,7 +84,7 @@ def watch_optimizers(torch: Any) -> None:
 
 
 def watch_moves(torch: Any) -> None:
-    """Observes modules being moved or converted."""
+    """Observes when modules are moved or converted."""
     apply = torch.nn.Module._apply
 
     @functools.wraps(apply)

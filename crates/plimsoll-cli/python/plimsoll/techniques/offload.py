@@ -1,9 +1,9 @@
 """Moves large tensors that the backward pass needs to pinned host memory, and copies them back when they are
 needed. The numbers are identical.
 
-Storages are moved: all saved views of a storage share one copy, and keep their strides. Parameters stay. On a GPU
-the copies overlap with the computation, on their own streams (`lane.py`). The technique's value is the percentage
-of the bytes that is moved.
+Storages are moved: all saved views of a storage share one copy, and keep their strides. Parameters stay. On a GPU,
+the copies overlap with the computation, on their own streams (`lane.py`). The technique's value is the percentage of
+bytes that are moved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST_SHARE = 8  # a view of less than one eighth of its storage stays
 
 
 class View:
-    """A saved tensor, as a view of a storage that may leave."""
+    """A saved tensor, as a view of a storage that may leave the GPU."""
 
     def __init__(self, moved: lane.Moved, tensor: Any) -> None:
         self.moved, self.dtype = moved, tensor.dtype
@@ -36,8 +36,8 @@ class View:
 
 
 class Kept:
-    """A saved tensor that stays. It is detached: an operator's result that kept its graph would keep itself alive
-    forever.
+    """A saved tensor that stays on the GPU. It is detached: an operator's result that kept its graph would keep
+    itself alive forever.
     """
 
     def __init__(self, tensor: Any) -> None:

@@ -1,8 +1,8 @@
 """Keeps the states of optimizers in pinned host memory. The numbers are identical.
 
 At a step, the states for one piece of the parameters are copied to the GPU, the optimizer's own update runs for
-these parameters, and the states are copied back. A step then takes the additional time of these copies. On the GPU,
-it needs memory only for the states of one piece, and for the temporary copies that the update makes of one piece.
+these parameters, and the states are copied back. A step takes longer by the time of these copies. On the GPU, it
+needs memory only for the states of one piece, and for the temporary copies that the update makes of one piece.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class OffloadOptimizer:
             context.refuse(self.name, "FSDP shards the model and the states of its optimizer")
 
     def step(self, update: Callable[..., Any], optimizer: Any, closure: Callable[[], Any] | None) -> Any:
-        """The optimizer's step, one piece of the parameters after another."""
+        """Runs the optimizer's step on one piece of the parameters after another."""
         if type(optimizer).__name__ in self.others:
             return update(optimizer, closure)
         loss = None

@@ -31,8 +31,8 @@ class Parts:
         self.sizes = [self.batch // number + (nth < self.batch % number) for nth in range(number)]
 
     def check_indices(self, tensors: Any) -> None:
-        """Refuses indices that are passed together with a batch. The node indices of a graph do not belong to a
-        part of the batch, and would be out of range in one.
+        """Rejects indices that are passed together with a batch. The node indices of a graph do not belong to a part of
+        the batch, and would be out of range in one.
         """
         for it in tensors:
             is_whole = not (it.is_floating_point() or it.is_complex() or it.dtype == torch.bool)
@@ -86,7 +86,7 @@ class Buffers:
         self.before: list[tuple[str, Any, int]] | None = again.versions(root)
 
     def check(self) -> None:
-        """After the first part: refuses a model that has changed a buffer."""
+        """Called after the first part: rejects a model that has changed a buffer."""
         if self.before is not None:
             changed = again.changed_since(self.root, self.before)
             if changed is not None:
@@ -124,7 +124,7 @@ class Reduction:
             and first.size(0) == first.size(1)
             and first.size(0) in self.sizes
         ):
-            # A contrastive loss, in which the other rows are the other classes.
+            # This is a contrastive loss, in which the other rows are the other classes.
             context.refuse(self.name, f"the model's {name} {COMPARES}")
         self.kinds.add(given.get("reduction", "mean"))
         target = given.get("target", None)
@@ -155,7 +155,7 @@ def joined(values: Any, weights: Any) -> Any:
 
 
 def check(name: str, root: Any) -> None:
-    """Refuses a model that makes the parts of a batch depend on each other."""
+    """Rejects a model that makes the parts of a batch depend on each other."""
     why = context.wrapped_class(root)
     if why is None and context.is_sharded(root):
         why = "FSDP2 shards the model"
@@ -168,8 +168,8 @@ def check(name: str, root: Any) -> None:
 
 
 def hooked(root: Any) -> str | None:
-    """The reason if the program would see parts of the batch: it has hooks that record the inputs or outputs of a
-    module.
+    """The reason, if the program would see parts of the batch because it has hooks that record the inputs or outputs of
+    a module.
     """
     for path, module in root.named_modules():
         for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]:

@@ -3,7 +3,7 @@
 A root is a module that is called with gradients enabled, in training mode, and not from another module. DDP
 is transparent: the module inside is the root. A block that is recomputed in the backward pass is not a root.
 
-While a program has read no gradient, the outermost call of any module is also a root, for techniques that set
+As long as a program has not read a gradient, the outermost call of any module is also a root, for techniques that set
 `serves`: the techniques for inference programs.
 """
 
@@ -25,7 +25,7 @@ TRANSPARENT = ("DistributedDataParallel",)
 
 
 def install(torch: Any) -> None:
-    """Patches the call of modules."""
+    """Patches how modules are called."""
     original = torch.nn.Module.__call__
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:

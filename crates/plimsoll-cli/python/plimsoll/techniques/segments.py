@@ -1,4 +1,4 @@
-"""Treats consecutive blocks of a model as segments. Of the tensors that the blocks of a segment save for the backward
+"""Treats consecutive blocks of a model as segments. Among the tensors that a segment's blocks save for the backward
 pass, only the inputs from outside the segment are kept. When the backward pass first needs a tensor of the segment,
 all its blocks are recomputed, in order.
 
@@ -24,8 +24,7 @@ KINDS = ("cuda", "cpu")
 
 
 class Inputs(torch.autograd.Function):
-    """Saves tensors in the way that an operator does: with saved-tensor hooks, and with the check for
-    in-place changes.
+    """Saves tensors like an operator: with saved-tensor hooks, and with the check for in-place changes.
     """
 
     @staticmethod
@@ -39,7 +38,7 @@ class Inputs(torch.autograd.Function):
 
 
 class Done(Exception):
-    """All saved tensors are restored, so the rest of the last block need not run."""
+    """All saved tensors are restored, so the rest of the last block does not need to run."""
 
 
 class Saved:
@@ -175,7 +174,7 @@ class Segment:
     def call(
         self, block: Any, function: Callable[..., Any], state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Calls a block, whose saved tensors are recomputed."""
+        """Calls a block; its saved tensors are recomputed."""
         call = Call(block, function, state)
         result = call.first(self, args, kwargs)
         for place, leaf in enumerate(tree_flatten(result)[0]):

@@ -1,8 +1,8 @@
 """Tensor parallelism: splits the linear layers of repeated transformer blocks over the ranks of `run --devices N`
 (`parallelize_module`). The first layers of attention and of the MLP are split by columns, the last ones by rows.
-All ranks compute the complete batch. Rounding differs, because sums are over ranks.
+All ranks compute the complete batch. Rounding differs, because sums are computed over ranks.
 
-Layers are recognized by their names. A block must take its number of heads from the size of its tensors
+Layers are recognized by their names. A block must derive its number of heads from the sizes of its tensors
 (`view(batch, tokens, -1, size)`), because each rank has only a part of the heads.
 """
 
@@ -16,7 +16,7 @@ import torch
 
 from . import blocks, context, fsdp, observers, parts, ranks
 
-# Names of linear layers, by the way that they are split.
+# Names of linear layers, by how they are split.
 COLUMNS = set(
     "q_proj k_proj v_proj q k v wq wk wv to_q to_k to_v query key value q_lin k_lin v_lin"
     " gate_proj up_proj gate up fc_in fc1 w1 w3 wi wi_0 wi_1 lin1 linear1".split()
@@ -71,7 +71,7 @@ class TensorParallel:
         self.lines += lines(root, [path for path, _, _ in found], found[0][2], self.world)
 
     def check(self, block: Any, plan: dict[str, str]) -> None:
-        """Refuses layers that cannot be divided by the number of ranks."""
+        """Rejects layers that cannot be divided by the number of ranks."""
         for path, way in plan.items():
             layer = block.get_submodule(path)
             size = layer.out_features if way == "columns" else layer.in_features

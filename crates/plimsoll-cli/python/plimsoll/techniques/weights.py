@@ -1,5 +1,5 @@
-"""Weights in 16 bits: a model is converted before it moves to the GPU, or at its first call. Its inputs are converted
-as well, and its results are converted back to f32. Changes the numbers.
+"""Uses 16-bit weights: a model is converted before it moves to the GPU, or at its first call. Its inputs are
+converted as well, and its results are converted back to f32. Changes the numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Half(Inference):
             self.convert(module)
 
     def moved(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that moves a module, wrapped so that the module is converted in place before it moves to a GPU."""
+        """Wraps a method that moves a module, so that the module is converted in place before it moves to a GPU."""
 
         @functools.wraps(original)
         def move(module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -77,7 +77,7 @@ impl EventsArgs {
     /// The events of each device.
     ///
     /// # Errors
-    /// A moment that the recording does not have.
+    /// If the recording does not have this moment.
     pub(super) fn answer(&self, explained: &Explained, asked: &ExplainArgs) -> Result<Answer, Failure> {
         let mut windows = Vec::new();
         for device in &explained.devices {

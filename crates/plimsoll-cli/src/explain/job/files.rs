@@ -14,7 +14,7 @@ const PACKED: [&str; 2] = ["gz", "zst"];
 /// contain it.
 ///
 /// # Errors
-/// A folder that cannot be read, or without a snapshot.
+/// If a folder cannot be read or has no snapshot.
 pub(in crate::explain) fn listed(given: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in given {

@@ -157,7 +157,8 @@ mod tests {
 
     use super::*;
 
-    /// A GPU of 24 GiB: the memory of its processes, and the reserved memory without tensors.
+    /// A 24 GiB GPU: the memory of its processes, and the reserved memory that is not allocated to
+    /// tensors.
     fn answer(processes: &str, free: &str, unallocated: &str) -> Vec<String> {
         let text = format!(
             "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 24.00 GiB of which {free} is free. {processes}Of the \
@@ -187,7 +188,7 @@ mod tests {
         );
     }
 
-    /// The next commands after a message of AMD's allocator on a GPU with this much memory free.
+    /// The next commands after a message from AMD's allocator, on a GPU with this much free memory.
     fn of_amd(free: &str) -> Vec<String> {
         let text = format!(
             "HIP out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 63.98 GiB of which {free} is free. Of the allocated \

@@ -13,7 +13,7 @@ use crate::shown::Shown;
 const MOST_RANKS: usize = 16;
 
 pub(super) fn said(log: &Log, shown: Shown) -> Said {
-    // A log that was parsed contains a message.
+    // A parsed log contains a message.
     let Some((process, last)) = log.process().and_then(|it| it.last().map(|last| (it, last))) else {
         return nothing();
     };

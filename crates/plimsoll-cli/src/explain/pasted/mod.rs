@@ -30,7 +30,7 @@ use crate::exit::{Answer, Exit, Failure};
 /// The answer, with exit code 0, as for a snapshot.
 ///
 /// # Errors
-/// An option that applies only to snapshots was given, or a profile has no memory events.
+/// If an option was given that applies only to snapshots, or a profile has no memory events.
 pub(super) fn answer(file: &str, pasted: &Pasted, args: &ExplainArgs) -> Result<Answer, Failure> {
     check(file, "text", args)?;
     let said = match pasted {
@@ -44,7 +44,7 @@ pub(super) fn answer(file: &str, pasted: &Pasted, args: &ExplainArgs) -> Result<
 /// The answer about an SQLite database: an export of Nsight Systems.
 ///
 /// # Errors
-/// An option that applies only to snapshots was given, or the database has no memory events.
+/// If an option was given that applies only to snapshots, or the database has no memory events.
 pub(super) fn of_database(path: &Path, args: &ExplainArgs) -> Result<Answer, Failure> {
     let file = path.display().to_string();
     check(&file, "an SQLite database", args)?;
@@ -53,7 +53,7 @@ pub(super) fn of_database(path: &Path, args: &ExplainArgs) -> Result<Answer, Fai
 }
 
 /// # Errors
-/// An option that applies only to snapshots was given.
+/// If an option was given that applies only to snapshots.
 fn check(file: &str, kind: &str, args: &ExplainArgs) -> Result<(), Failure> {
     if !args.is_for_snapshots() {
         return Ok(());

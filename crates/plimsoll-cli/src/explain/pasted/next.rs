@@ -28,7 +28,8 @@ pub(super) fn to_fill_in(commands: &[String]) -> Vec<&'static str> {
     rows.into_iter().filter(|(word, _)| has(word)).map(|(_, meaning)| meaning).collect()
 }
 
-/// `--gpu` of a GPU with this much memory: its name if only one has it, otherwise the size.
+/// The value of `--gpu` for a GPU with this much memory: its name if only one has that much,
+/// otherwise the size.
 pub(super) fn gpu(capacity_bytes: Option<u64>) -> String {
     let Some(bytes) = capacity_bytes else { return NAME.to_owned() };
     let size = || format!("{:.2}GiB", bytes as f64 / f64::from(1 << 30));
@@ -42,12 +43,12 @@ fn of_memory(memory_bytes: u64) -> Option<&'static Gpu> {
     found.next().filter(|_| found.next().is_none())
 }
 
-/// The `plimsoll plan` command, which searches for techniques with which the program fits.
+/// The `plimsoll plan` command, which searches for techniques that make the program fit.
 pub(super) fn plan(capacity_bytes: Option<u64>, program: &str) -> String {
     format!("plimsoll plan --gpu {} -- {program}", gpu(capacity_bytes))
 }
 
-/// The maker of the GPU that a message is about.
+/// The manufacturer of the GPU that a message is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Vendor {
     Nvidia,

@@ -1,8 +1,8 @@
 //! The SQLite export of an Nsight Systems profile (`nsys export --type sqlite`) that was recorded with
-//! `--cuda-memory-usage=true`: the peak of each process on each GPU, and the largest allocations there, with the NVTX
-//! range in which they were made. NVIDIA's documentation of nsys-exporter describes the tables.
+//! `--cuda-memory-usage=true`: the peak of each process on each GPU, and the largest allocations at that peak, with the
+//! NVTX range in which they were made. NVIDIA's documentation of nsys-exporter describes the tables.
 //!
-//! The file may come from anywhere: only plain tables are read, and SQLite trusts no code of the schema.
+//! The file may come from anywhere: only plain tables are read, and SQLite runs no code from the schema.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -61,7 +61,7 @@ pub(in crate::explain) fn is_database(path: &Path) -> bool {
 }
 
 /// # Errors
-/// The database cannot be read, or has no memory events.
+/// If the database cannot be read, or has no memory events.
 pub(super) fn said(path: &Path, shown: Shown) -> Result<Said, Failure> {
     let name = path.display();
     let unreadable = |why: String| Failure::new(Exit::Unreadable, why);
@@ -134,7 +134,7 @@ pub(super) fn said(path: &Path, shown: Shown) -> Result<Said, Failure> {
     })
 }
 
-/// Whether the database has a table of this name. A view does not count, because it may compute anything.
+/// Whether the database has a table with this name. A view does not count, because it may compute anything.
 fn has_table(database: &Connection, name: &str) -> rusqlite::Result<bool> {
     let query =
         "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1 AND sql LIKE 'CREATE TABLE%'";
@@ -162,7 +162,8 @@ fn usages(database: &Connection) -> rusqlite::Result<BTreeMap<(i64, i64), Usage>
 }
 
 impl Usage {
-    /// Records an event of an address of a context. The end of an allocation from before the profile is ignored.
+    /// Records an event at an address in a context. If an allocation was made before the profile began, its end is
+    /// ignored.
     fn note(&mut self, address: (i64, i64), event: Allocation, is_start: bool) {
         if !is_start {
             // Once memory falls below a peak, the allocations at the peak are known.
@@ -182,7 +183,7 @@ impl Usage {
         }
     }
 
-    /// Keeps the largest allocations, if memory is at its peak and they are not known yet.
+    /// Saves the largest allocations if memory is at its peak and they are not known yet.
     fn finish(&mut self) {
         if self.level_bytes == self.peak_bytes && self.largest.is_empty() {
             self.largest = self.live.values().copied().collect();

@@ -10,7 +10,7 @@ use crate::exit::{Exit, Failure};
 use crate::shown::Shown;
 
 /// # Errors
-/// The trace has no memory events of a GPU.
+/// If the trace has no memory events of a GPU.
 pub(super) fn said(file: &str, profile: &Profile, shown: Shown) -> Result<Said, Failure> {
     let devices: Vec<(&u32, &ProfiledDevice)> =
         profile.devices.iter().filter(|(_, it)| it.events > 0).collect();

@@ -5,7 +5,7 @@ use super::super::fit::Limits;
 use super::super::goal::{Goal, Wish};
 use crate::techniques::Numbers;
 
-/// If the best set only just fits, a set with room that takes at most this multiple of its time is chosen instead,
+/// If the best set only just fits, a set with room is chosen instead if it takes at most this multiple of the time,
 /// even if it changes the numbers more.
 const SAME_TIME: f64 = 1.02;
 
@@ -20,7 +20,7 @@ pub(super) struct Choice<'a> {
 /// The best set that fits. Sets are compared by these criteria in order: no failed request, the least change to the
 /// numbers, enough headroom, the shortest step (to 1 %), the least change to the program. If the best set only just
 /// fits, one with room that takes about the same time is chosen instead, even if it rounds differently. For the
-/// largest batch, it is the set with the least memory, because these trials use another batch size.
+/// largest batch, it is the set with the least memory, because these trials use a different batch size.
 pub(super) fn of<'a>(tried: &[&'a Fact], wish: Wish, limits: Limits) -> Option<Choice<'a>> {
     let base_s = tried.first().map_or(0.0, |it| it.order_s()).max(f64::MIN_POSITIVE);
     let is_option = |it: &Fact| {
@@ -76,7 +76,7 @@ mod tests {
         }
     }
 
-    /// The chosen set, and the set that it was preferred to.
+    /// The chosen set, and the set over which it was preferred.
     fn chosen(goal: Goal, numbers: Numbers, tried: &[Fact]) -> (String, Option<String>) {
         let tried: Vec<&Fact> = tried.iter().collect();
         let choice = of(&tried, Wish { goal, numbers }, LIMITS).unwrap();
@@ -94,8 +94,7 @@ mod tests {
             assert_eq!(fit(&with("fused", Some(1.02))), ("fused".to_owned(), Some(name.clone())));
             assert_eq!(fit(&with("fused", Some(0.5))), ("fused".to_owned(), Some(name.clone())));
             assert_eq!(fit(&with("fused", Some(1.03))), (name.clone(), None));
-            // An unknown time does not count as about the same, and a set that is not allowed cannot be
-            // chosen.
+            // An unknown time does not count as about the same, and a set that is not allowed cannot be chosen.
             assert_eq!(fit(&with("fused", None)), (name.clone(), None));
             assert_eq!(fit(&with("bf16", Some(0.5))), (name.clone(), None));
             // Among sets that keep the numbers, the one with room comes first, regardless of its time.

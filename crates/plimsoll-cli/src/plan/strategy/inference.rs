@@ -15,7 +15,7 @@ impl Pass<'_> {
         let (free, others): (Vec<Technique>, Vec<Technique>) =
             alone.iter().partition(|it| it.row().joins == Joins::Free);
         self.alone(&free)?;
-        // Results on the host, for instance, take the machine's own memory and time.
+        // Results on the host, for instance, use the machine's own memory and time.
         if !self.is_met() {
             self.alone(&others)?;
         }

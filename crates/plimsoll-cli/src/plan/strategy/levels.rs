@@ -14,14 +14,14 @@ const FAR: f64 = 1.15;
 
 impl Pass<'_> {
     /// Tries the techniques for a program that compiles its training step. Expandable segments reuse the first
-    /// trial's compiled code from the caches. Each smaller percentage of activations compiles again. Returns whether
-    /// the search is over.
+    /// trial's compiled code from the caches. Each smaller percentage of activations has to be compiled again.
+    /// Returns whether the search is over.
     pub(super) fn budgets(&mut self) -> Result<bool, Missing> {
         let expandable = Set::default().with(Technique::Expandable, None);
         let budget = |percent| Set::default().with(Technique::MemoryBudget, Some(percent));
         // Two trials that compile concurrently take twice as long each, which would delay the first answer.
         let is_fit = self.goal() == Goal::Fit;
-        // Only the smallest may be enough. If it is not, the others need not compile.
+        // Perhaps only the smallest is enough. If it is not, there is no need to compile the others.
         let smallest = budgets().last().filter(|_| is_fit && self.is_far());
         self.announce([expandable.clone(), budget(*smallest.unwrap_or(&budgets()[0]))]);
         let tried = self.tried(&expandable)?;
@@ -51,8 +51,8 @@ impl Pass<'_> {
         needed as f64 > FAR * self.facts.limits.roomy_bytes as f64
     }
 
-    /// Compiles the model with the fewest activations, and with more if that fits. Each trial takes about a
-    /// minute, so this comes last.
+    /// Compiles the model so that it keeps the fewest activations, and then more if that fits. Each trial takes about
+    /// a minute, so this comes last.
     pub(super) fn compiled(&mut self, set: &Set) -> Result<(), Missing> {
         for &percent in budgets().iter().rev() {
             if !self.tried(&set.with(Technique::Compile, Some(percent)))?.has_room() {
@@ -131,7 +131,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// This set with checkpointed segments of blocks, if that needs less memory than `each`, the set that checkpoints
+    /// This set with checkpointed segments of blocks, if it needs less memory than `each`, the set that checkpoints
     /// each block.
     fn segments(&mut self, set: &Set, each: &Set) -> Result<Option<Set>, Missing> {
         let technique = Technique::CheckpointSegments;
@@ -164,7 +164,7 @@ impl Pass<'_> {
         Ok(true)
     }
 
-    /// Tries this set with saved tensors on the host, and finds the smallest percentage with which it fits.
+    /// Tries this set with saved tensors on the host, and finds the smallest percentage at which it fits.
     pub(super) fn least_offload(&mut self, set: &Set) -> Result<(), Missing> {
         let Levels::Multiples(step) = Technique::Offload.row().levels else { return Ok(()) };
         let most = set.with(Technique::Offload, None);
@@ -174,7 +174,7 @@ impl Pass<'_> {
         self.fewest(set, &most, 100 / step, |number| set.with(Technique::Offload, Some(number * step)))
     }
 
-    /// The smallest number of checkpointed blocks with which this set fits. The set is known to fit with all blocks
+    /// The smallest number of checkpointed blocks at which this set fits. The set is known to fit with all blocks
     /// checkpointed.
     pub(super) fn fewest_blocks(&mut self, set: &Set) -> Result<(), Missing> {
         let technique = self.blocks;
@@ -200,7 +200,7 @@ impl Pass<'_> {
         let none_bytes = none.unwrap_or(self.base()?).reserved_bytes;
         let all_bytes = self.tried(all)?.reserved_bytes;
         let mut number = solved(none_bytes, all_bytes, of, self.facts.limits.roomy_bytes).min(of - 1);
-        // Savings are about linear, so this tries the estimate first, then its neighbour, and then bisects.
+        // Savings are roughly linear, so this tries the estimate first, then its neighbour, and then bisects.
         let (mut too_few, mut enough, mut is_first) = (0, of, true);
         let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..of).contains(it));
         self.announce(near.map(&part));
@@ -220,7 +220,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Removes techniques that the chosen set does not need, starting with those that change a program most.
+    /// Removes techniques that the chosen set does not need, starting with those that change the program most.
     pub(super) fn simplify(&mut self) -> Result<(), Missing> {
         let Some(mut set) = self.chosen().map(|it| it.set.clone()) else { return Ok(()) };
         // The number of checkpointed blocks is already the smallest.
@@ -255,7 +255,7 @@ fn without_conflict(set: &Set, technique: Technique) -> Set {
     set.only(|it| it.excluded_by(technique).is_none())
 }
 
-/// The number of checkpointed blocks that brings the peak to about the capacity, if all blocks save the same.
+/// The number of checkpointed blocks that brings the peak to about the capacity, if all blocks save the same amount.
 fn solved(none_bytes: u64, all_bytes: u64, blocks: u64, capacity_bytes: u64) -> u64 {
     let saved = none_bytes.saturating_sub(all_bytes).max(1);
     let wanted = none_bytes.saturating_sub(capacity_bytes);

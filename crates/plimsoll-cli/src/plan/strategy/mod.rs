@@ -1,8 +1,8 @@
-//! Which sets are tried, in which order, and which is chosen: [`next`], a function of the known facts. It does no
-//! I/O, so thousands of searches run in a test (`worlds.rs`).
+//! Decides which sets to try, in which order, and which one to choose: [`next`], a function of the known facts. It does
+//! no I/O, so a test can run thousands of searches (`worlds.rs`).
 //!
 //! The search is written as if each set's result were already known (`order.rs`). A [`Pass`] runs it from the beginning
-//! with the known results and ends at the first one that is missing. That set is tried, and the next pass gets further.
+//! with the known results and ends at the first missing one. That set is tried, and the next pass gets further.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -38,7 +38,7 @@ const MOST_TRIALS: usize = 100;
 /// The next step of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The first of these sets has to be tried. The others probably follow, and can run at the same time.
+    /// The first of these sets has to be tried. The others will probably follow, and can run at the same time.
     Try(Vec<Set>),
     /// Like [`Step::Try`], but a set that fits is already known; these sets may be cheaper, or leave more headroom.
     Improve(Vec<Set>),
@@ -54,7 +54,7 @@ pub(super) struct Decision {
     pub(super) instead_of: Option<usize>,
 }
 
-/// The sets to try next, until the goal is met as well as possible.
+/// The sets to try next, until the goal is met as well as it can be.
 pub(super) fn next(facts: &Facts) -> Step {
     let mut pass = Pass::new(facts);
     match pass.search() {
@@ -66,7 +66,7 @@ pub(super) fn next(facts: &Facts) -> Step {
     }
 }
 
-/// The decision from the facts so far, although the search may not be over.
+/// The decision based on the facts so far, even though the search may not be over.
 pub(super) fn decide(facts: &Facts) -> Decision {
     let all: Vec<_> = facts.tried.iter().collect();
     let choice = choice::of(&all, facts.wish, facts.limits);
@@ -77,7 +77,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
     }
 }
 
-/// Whether a set would be chosen over another one.
+/// Whether one set would be chosen over another.
 pub(super) fn is_better(facts: &Facts, own: &Fact, other: &Fact) -> bool {
     let of = |base: Option<&Fact>| {
         let all: Vec<&Fact> = base.into_iter().chain([other, own]).collect();

@@ -11,7 +11,7 @@ const STEPS: usize = 5;
 
 impl Pass<'_> {
     /// Neighbouring sets that may be faster. Some lower one technique by a level, and may also raise another by a
-    /// level or add one that costs no time. Others drop a technique without levels.
+    /// level or add one that costs no time. Others remove a technique that has no levels.
     pub(super) fn near(&self, set: &Set) -> Vec<Set> {
         let mut near = Vec::new();
         let free = self.with_all_free(set);
@@ -104,7 +104,8 @@ impl Pass<'_> {
             && !self.is_ruled_out(technique)
     }
 
-    /// Whether this program has the blocks that a technique checkpoints; true for techniques that checkpoint none.
+    /// Whether this program has the blocks that a technique checkpoints; true for techniques that do not
+    /// checkpoint blocks.
     fn is_useful_kind(&self, technique: Technique) -> bool {
         technique.row().levels != Levels::Blocks || self.is_useful(technique)
     }
@@ -146,7 +147,7 @@ fn joined(set: &Set, technique: Technique, value: Option<u64>) -> Set {
     set.only(|it| it.excluded_by(technique).is_none()).with(technique, value)
 }
 
-/// The techniques of a set that can have a lower level.
+/// The techniques in a set that can have a lower level.
 pub(super) fn levelled(set: &Set) -> impl Iterator<Item = Technique> {
     set.techniques().filter(|it| is_levelled(*it))
 }

@@ -2,9 +2,9 @@
 //!
 //! A program that fits unchanged needs no technique. Otherwise the search tries every technique alone, then the
 //! useful ones together. The number of checkpointed blocks is computed from two peaks (savings are linear) and then
-//! verified. If nothing that keeps the numbers fits, it adds techniques that change the rounding, bf16 last. For the
-//! cheapest set that fits, `trade.rs` then trades techniques for each other; for the least memory and the fastest
-//! step, `polish.rs` changes the best set by single techniques.
+//! verified. If nothing that keeps the numbers fits, it adds techniques that change the rounding, with bf16 last. To
+//! find the cheapest set that fits, `trade.rs` then trades techniques against each other; for the least memory or the
+//! fastest step, `polish.rs` adds techniques to the best set or removes them one by one.
 
 use super::super::facts::Ran;
 use super::super::goal::Goal;
@@ -19,7 +19,7 @@ impl Pass<'_> {
     /// Runs the search. The first set is the unchanged program; if that does not run, no other set is tried.
     ///
     /// # Errors
-    /// The result of a set is missing.
+    /// If the result of a set is missing.
     pub(super) fn search(&mut self) -> Result<(), Missing> {
         let base = self.base()?;
         let goal = self.goal();
@@ -32,7 +32,7 @@ impl Pass<'_> {
         if self.facts.infers {
             return self.inference();
         }
-        // Each trial compiles, so the technique made for compiled programs comes first.
+        // Each trial has to compile, so the technique for compiled programs comes first.
         let compiles = self.facts.compiles && self.facts.wish.numbers >= Numbers::Rounding;
         if compiles && self.budgets()? {
             return Ok(());
@@ -59,7 +59,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The techniques that are tried alone at the beginning, in this order.
+    /// The techniques to try alone at the beginning, in this order.
     fn first(&self) -> Vec<Technique> {
         let is_first = |it: &Technique| match it.row().alone {
             Alone::Always => true,
@@ -85,7 +85,7 @@ impl Pass<'_> {
             // Copies may take less time than recomputation.
             self.least_offload(&free)?;
             if has_checkpoint && self.is_slow() {
-                // With checkpointing as well, fewer bytes have to be moved.
+                // With checkpointing as well, fewer bytes need to be moved.
                 self.least_offload(&free.with(self.blocks, None))?;
             }
         }
@@ -122,7 +122,7 @@ impl Pass<'_> {
             self.level(&all, has_checkpoint, has_offload, true)?;
         }
         if self.is_useful(Technique::Fsdp) && !self.is_met() {
-            // With sharding, complete parameters are gathered and freed, which leaves gaps.
+            // Sharding gathers and frees complete parameters, which leaves gaps.
             let sharded = self.joined(Joins::Rounding, Some(Technique::Fsdp));
             let sharded = sharded.with(Technique::Fsdp, None).with(Technique::Expandable, None);
             self.level(&sharded, has_checkpoint, false, false)?;
@@ -148,8 +148,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// If the host had no room for the saved tensors, tries techniques that need memory neither on the GPU nor on the host, alone
-    /// and with the others.
+    /// If the host had no room for the saved tensors, tries techniques that need no memory on either the GPU or the
+    /// host, alone and with the others.
     fn last_resort(&mut self) -> Result<(), Missing> {
         let has_failed = self.seen.iter().any(|it| it.is_alone(Technique::Offload) && it.run == Ran::Failed);
         let last: Vec<Technique> = Technique::all()
@@ -168,7 +168,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Whether nothing fits, or only at the limit.
+    /// Whether nothing fits, or something only just fits.
     fn lacks_room(&self) -> bool {
         self.chosen().is_none() || (self.goal() == Goal::Fit && !self.has_room())
     }
@@ -180,7 +180,7 @@ impl Pass<'_> {
     }
 }
 
-/// Whether a technique recomputes or copies.
+/// Whether a technique recomputes or copies data.
 fn takes_time(technique: Technique) -> bool {
     use Time::{Again, AllAgain, Copies, DiskCopies, NestedAgain, StepCopies};
     matches!(technique.row().time, Again | NestedAgain | AllAgain | Copies | DiskCopies | StepCopies)

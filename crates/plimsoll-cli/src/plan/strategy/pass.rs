@@ -5,11 +5,11 @@ use super::super::goal::Goal;
 use super::choice;
 use crate::techniques::{Joins, Programs, Set, Technique};
 
-/// Sets whose results a pass needs: the first one now, and probably the others next.
+/// Sets whose results a pass needs: the first one now, and the others probably next.
 #[derive(Debug)]
 pub(super) struct Missing {
     pub(super) sets: Vec<Set>,
-    /// Whether a set that fits is already known. If so, these sets can only improve on it.
+    /// Whether a set that fits is already known. If so, these sets can only improve on that one.
     pub(super) is_optional: bool,
 }
 
@@ -20,7 +20,7 @@ pub(super) struct Pass<'a> {
     pub(super) seen: Vec<&'a Fact>,
     /// The sets that it is about to request.
     announced: Vec<Set>,
-    /// Whether the search has an answer, and only looks for a better one.
+    /// Whether the search already has an answer, and is only looking for a better one.
     pub(super) is_answered: bool,
     /// The techniques that save memory by themselves.
     pub(super) useful: Vec<Technique>,
@@ -43,7 +43,7 @@ impl<'a> Pass<'a> {
     /// Returns the facts about a set.
     ///
     /// # Errors
-    /// The set has not been tried yet.
+    /// If the set has not been tried yet.
     pub(super) fn tried(&mut self, set: &Set) -> Result<&'a Fact, Missing> {
         if let Some(seen) = self.seen.iter().find(|it| it.set == *set) {
             return Ok(seen);
@@ -85,7 +85,7 @@ impl<'a> Pass<'a> {
         self.facts.wish.goal
     }
 
-    /// Whether no further set can be better.
+    /// Whether no other set can be better.
     pub(super) fn is_met(&self) -> bool {
         self.goal() == Goal::Fit && self.has_room()
     }
@@ -105,7 +105,7 @@ impl<'a> Pass<'a> {
         set.only(|it| !is_replaced(it))
     }
 
-    /// Tries each of these techniques alone, if it is allowed, and notes the useful ones.
+    /// Tries each of these techniques alone, if allowed, and records the useful ones.
     pub(super) fn alone(&mut self, techniques: &[Technique]) -> Result<(), Missing> {
         let base = self.base()?;
         let is_allowed = |it: &Technique| it.row().numbers <= self.facts.wish.numbers;

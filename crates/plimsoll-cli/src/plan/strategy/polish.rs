@@ -43,7 +43,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The sets that differ from this one in one technique, or in its value.
+    /// The sets that differ from this one in one technique, or in the value of one technique.
     fn neighbours(&self, best: &Set) -> Vec<Set> {
         let mut found = Vec::new();
         for technique in Technique::all().filter(|it| it.row().numbers <= self.facts.wish.numbers) {

@@ -1,12 +1,12 @@
-//! The end of a search for the cheapest set that fits: blocks, copies and parts of the batch are traded for each
-//! other as long as the step becomes faster. A mixture of two techniques is often cheaper than either one,
+//! The end of a search for the cheapest set that fits: trades checkpointed blocks, copies and parts of the batch
+//! against each other as long as the step gets faster. A mixture of two techniques is often cheaper than either one,
 //! because copies cost little until they take longer than the computation.
 
 use super::near::{MOST_EFFORT, levelled};
 use super::pass::{Missing, Pass};
 use crate::techniques::{Joins, Numbers, Set, Technique, Time};
 
-/// The most time that two techniques together can save compared with one of them alone, as a fraction of the
+/// The most time that combining two techniques can save compared with one of them alone, as a fraction of the
 /// program's own step.
 const SLACK: f64 = 0.15;
 
@@ -21,7 +21,7 @@ const CHEAP: f64 = 1.02;
 const WORTH: f64 = 0.01;
 
 impl Pass<'_> {
-    /// Trades one technique for another in the chosen set, while that makes its step shorter.
+    /// Trades one technique for another in the chosen set, as long as that makes its step shorter.
     pub(super) fn trade(&mut self) -> Result<(), Missing> {
         let Some(chosen) = self.chosen().filter(|it| !it.set.is_empty()) else { return Ok(()) };
         if chosen.has_room() && chosen.order_s() <= self.base()?.order_s() * CHEAP {
@@ -66,7 +66,7 @@ impl Pass<'_> {
         self.chosen().filter(|it| it.has_room() && self.is_dear(it.order_s())).map(|it| it.set.clone())
     }
 
-    /// If nothing fits, tries everything that saves memory, and then reduces it as far as possible.
+    /// If nothing fits, tries everything that saves memory, and then weakens the techniques as far as possible.
     pub(super) fn everything(&mut self, numbers: Numbers) -> Result<(), Missing> {
         let joins = if numbers == Numbers::Identical { Joins::Identical } else { Joins::Rounding };
         let mut sets = Vec::new();
@@ -116,8 +116,8 @@ impl Pass<'_> {
         for (technique, more) in self.raised(&self.with_all_free(set)) {
             let others = levelled(&more).filter(|it| *it != technique);
             let without = others.fold(more.clone(), |set, it| set.without(it));
-            // With lower levels of the others, the time approaches the time of this set. If some activations are
-            // recomputed, fewer have to be copied.
+            // As the others are lowered, the time approaches this set's time. If some activations are recomputed,
+            // fewer have to be copied.
             if self.tried(&without)?.order_s() >= own_s + SLACK * base_s || !self.tried(&more)?.has_room() {
                 continue;
             }
@@ -154,7 +154,7 @@ impl Pass<'_> {
         step_s > self.seen.first().map_or(0.0, |it| it.order_s()) * (1.0 + WORTH)
     }
 
-    /// Lowers each technique of this set, except one, to the lowest level with which the set fits.
+    /// Lowers each technique of this set, except one, to the lowest level at which the set fits.
     fn lowered(&mut self, set: &Set, except: Option<Technique>) -> Result<Set, Missing> {
         let mut set = set.clone();
         // Dividing the batch into parts is the slowest technique.

@@ -1,12 +1,12 @@
-//! Tests the strategy in 1,000 random worlds. A [`World`] determines the cost and the saving of each set. Savings
-//! do not simply add up: there are peaks of two phases, fragmentation, and pairs of techniques that help or hinder
-//! each other.
+//! Tests the strategy in 1,000 random worlds. A [`World`] determines the cost and the savings of each set. Savings
+//! do not simply add up: two phases have peaks, memory fragments, and some pairs of techniques help or hinder each
+//! other.
 //!
-//! *Cheapest* is defined as for `Goal::Fit`: of all sets that fit, those that change the numbers least, then those
-//! with room, then the fastest. A set counts as equally cheap if it equals the cheapest in the first two criteria,
-//! and its step is longer by at most 2 % of the program's own step. Techniques with the highest effort, and
-//! `compile`, count only if no other set is as good in the first two criteria, because they are not used to save
-//! time.
+//! *Cheapest* is defined as for `Goal::Fit`: among the sets that fit, those that change the numbers least, then
+//! those with room, then the fastest. A set counts as equally cheap if it matches the cheapest in the first two
+//! criteria, and its step is longer by at most 2 % of the program's own step. Techniques with the highest effort,
+//! and `compile`, count only if no other set is as good in the first two criteria, because they are not used to
+//! save time.
 //!
 //! The cheapest set is found in 966 of the 1,000 worlds, with 34 trials on average; in 1,900 of 2,000 worlds with
 //! other seeds (from 5,000 and from 20,000).
@@ -23,7 +23,7 @@ use crate::techniques::{Alone, Levels, Numbers, Programs, Set, Technique, Time};
 struct Random(u64);
 
 impl Random {
-    /// A number from `from` to `to`, which depends only on the seed and `thing`.
+    /// A number from `from` to `to` that depends only on the seed and `thing`.
     fn between(self, thing: u64, from: f64, to: f64) -> f64 {
         let mut bits = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ thing.wrapping_mul(0xbf58_476d_1ce4_e5b9);
         for _ in 0..3 {
@@ -46,10 +46,10 @@ pub(in crate::plan) struct World {
     limits: Limits,
 }
 
-/// The savings and the cost of one technique by itself.
+/// The savings and cost of one technique on its own.
 #[derive(Clone, Copy)]
 struct Effect {
-    /// The remaining fractions of the optimizer states, the activations, the gradients, the logits, the
+    /// The fractions that remain of the optimizer states, the activations, the gradients, the logits, the
     /// optimizer's temporary copies and the gaps.
     states: f64,
     activations: f64,
@@ -57,13 +57,13 @@ struct Effect {
     logits: f64,
     copies: f64,
     gaps: f64,
-    /// The time that it adds, as a fraction of the program's own.
+    /// The time that it adds, as a fraction of the program's own time.
     time: f64,
-    /// The time to copy all activations to the host and back, as a fraction of the program's own.
+    /// The time to copy all activations to the host and back, as a fraction of the program's own time.
     copies_s: f64,
 }
 
-/// The difference that counts as about the same time, as a share of the program's own step.
+/// The largest difference that still counts as about the same time, as a share of the program's own step.
 const SAME_TIME_S: f64 = 0.02;
 
 const NONE: Effect = Effect {
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// A set whose peaks were estimated. Its time is computed as for one that ran.
+    /// A set whose peaks were estimated. Its time is computed as for a set that ran.
     pub(in crate::plan) fn estimated(&self, set: &Set, allocated_bytes: u64, reserved_bytes: u64) -> Fact {
         let fit = match reserved_bytes <= self.limits.capacity_bytes {
             true => self.limits.fit(reserved_bytes),
@@ -233,7 +233,7 @@ impl World {
         let is_allowed = |it: &Technique| {
             it.row().numbers <= self.wish.numbers
                 && self.run(*it) == Ran::Well
-                // The host of these worlds has room enough.
+                // The host in these worlds has enough room.
                 && !matches!(it.row().alone, Alone::SeveralGpus | Alone::LastResort)
         };
         for technique in Technique::all().filter(is_allowed) {
@@ -261,7 +261,7 @@ impl World {
         sets
     }
 
-    /// These trials as facts.
+    /// Converts these trials to facts.
     pub(in crate::plan) fn facts(&self, tried: Vec<Fact>) -> Facts {
         Facts {
             wish: self.wish,

@@ -1,11 +1,11 @@
-//! A step on two clocks, the host's and the GPU's: [`step_s`].
+//! A step timed by two clocks, the host's and the GPU's: [`step_s`].
 
-/// Launches that the driver queues before the host waits.
+/// The number of launches that the driver queues before the host waits.
 const QUEUED: usize = 1024;
 /// How many steps to replay: in the first ones, the queue is not as full as later.
 const STEPS: usize = 4;
 
-/// What the host does, in the order of a step.
+/// What the host does during a step, in order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Event {
     /// It launches an operator that takes this many seconds on the GPU.
@@ -14,7 +14,8 @@ pub(super) enum Event {
     Wait,
 }
 
-/// Seconds of a step in which the host works for `host_s` seconds, the same time for each launch. The GPU runs operators in order.
+/// The seconds that a step takes if the host works for `host_s` seconds, spread evenly over the launches. The GPU runs
+/// operators in order.
 pub(super) fn step_s(events: &[Event], host_s: f64) -> f64 {
     let launches = events.iter().filter(|it| matches!(it, Event::Launch(_))).count();
     if launches == 0 {
@@ -71,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_wait_leaves_the_gpu_idle_until_the_host_has_launched_again() {
-        // Each launch takes the host a second. The GPU is done 1 + 6 s after the step began.
+        // Each launch takes the host a second. The GPU finishes 1 + 6 s after the step began.
         close(step_s(&step(&[3.0, 3.0], &[1]), 2.0), 7.0);
         // It waits twice: 1 + 3, and again 1 + 3.
         close(step_s(&step(&[3.0, 3.0], &[0, 1]), 2.0), 8.0);

@@ -1,9 +1,9 @@
-//! An estimate of a step's time, from the operators of a step ([`Work`]), the GPU's bandwidth and FLOP/s, and the time that the
-//! host works in a step.
+//! An estimate of a step's time, from its operators ([`Work`]), the GPU's bandwidth and FLOP/s, and the time that the
+//! host works during the step.
 //!
-//! Host and GPU are two clocks (`clock.rs`): the host launches operators, and the GPU runs them in order. How long an operator takes
-//! depends on its kind (`rates.rs`). The host's time is measured: it is the processor time of a step here, without our hooks, scaled by
-//! the host factors of both machines (note 0032).
+//! The host and the GPU have separate clocks (`clock.rs`): the host launches operators, and the GPU runs them in order.
+//! How long an operator takes depends on its kind (`rates.rs`). The host's time is measured: it is the processor time
+//! of a step here, without our hooks, scaled by the host factors of both machines (note 0032).
 
 mod clock;
 mod rates;
@@ -19,7 +19,8 @@ use crate::techniques::{Set, Time, Value};
 /// The fraction of the datasheet's PCIe bandwidth that copies from and to pinned memory reach: 55.3 of 64
 /// GB/s on an H200 (note 0019).
 const PINNED: f64 = 0.86;
-/// Bytes per second of the disk that saved tensors move to, in each direction: an assumption, for an NVMe SSD. The row's note says so.
+/// Bytes per second, in each direction, of the disk to which saved tensors move: an assumption for an NVMe SSD. The
+/// row's note says so.
 const DISK_BYTES_PER_S: f64 = 2e9;
 /// The share of the datasheet's NVLink or PCIe bandwidth that a collective reaches.
 const WIRE: f64 = 0.7;
@@ -28,9 +29,9 @@ const WIRE: f64 = 0.7;
 const EXPOSED: f64 = 0.1;
 /// The fraction of a step that the forward pass takes, because it has a third of the matrix products.
 const FORWARD: f64 = 1.0 / 3.0;
-/// Seconds that a host with factor 1 works for an operator, if the time of the host was not measured.
+/// Seconds that a host with factor 1 works for an operator, if the host's time was not measured.
 const HOST_S: f64 = 13e-6;
-/// Seconds that a launch takes in the driver, on a host with factor 1. The stand-in takes none.
+/// Seconds that a launch spends in the driver, on a host with factor 1. The stand-in spends none.
 const LAUNCH_S: f64 = 3.5e-6;
 /// Seconds that a host with factor 1 works for each checkpointed block, in addition to its operators, with PyTorch's
 /// checkpointing or ours. The host of an H200, with a factor of about 2, took twice as long (note 0019).
@@ -78,9 +79,9 @@ pub(super) enum Products {
 pub(super) struct Cost {
     /// Estimated seconds of a step.
     pub(super) step_s: f64,
-    /// FLOPs of a step in addition to those of the unchanged program.
+    /// FLOPs of a step beyond those of the unchanged program.
     pub(super) extra_flops: u64,
-    /// Bytes that a step moves over PCIe, both directions together.
+    /// Bytes that a step moves over PCIe, in both directions together.
     pub(super) pcie_bytes: u64,
     /// Bytes that a GPU sends to the others in a step.
     pub(super) wire_bytes: u64,
@@ -122,10 +123,10 @@ impl Bound {
 }
 
 impl Work {
-    /// Reads the report of a counting trial; empty if the trial did not run to its end. `gpu` is the GPU for which the step is
-    /// timed. The host factors are those of this machine and of the training machine.
+    /// Reads the report of a counting trial; empty if the trial did not finish. `gpu` is the GPU for which the step is
+    /// timed. The host factors are for this machine and the training machine.
     pub(super) fn of(trial: &Trial, gpu: &Gpu, hosts: Hosts) -> Work {
-        // A run that failed counted only part of a step.
+        // A failed run has counted only part of a step.
         let counted = trial.technique("count").filter(|_| trial.end == End::Ran);
         let Some(counted) = counted else { return Work::default() };
         let rows = counted.work.iter().map(|row| (Phase::of(&row.place), Operators::of(row))).collect();
@@ -146,7 +147,7 @@ impl Work {
         self.rows.is_empty()
     }
 
-    /// Seconds of a step in which products of this kind have this rate. With `None`, all products have their usual
+    /// Seconds that a step takes if products of this kind have this rate. With `None`, all products have their usual
     /// rate.
     pub(super) fn products_at(&self, gpu: &Gpu, rate: Option<(Products, u64)>) -> f64 {
         let seconds = |(_, row): &(Phase, Operators)| {
@@ -172,7 +173,8 @@ impl Work {
         self.host_s.unwrap_or(operators * HOST_S * self.factor) + kernels * LAUNCH_S * self.factor
     }
 
-    /// Seconds in which neither the host nor the GPU works. `order` has the rows as they run; `None` where the host waits for the GPU.
+    /// Seconds in which neither the host nor the GPU works. `order` lists the rows in the order in which they run, with
+    /// `None` where the host waits for the GPU.
     fn idle_s(&self, gpu: &Gpu, order: &[Option<usize>]) -> f64 {
         let each: Vec<f64> = self.rows.iter().map(|(_, row)| row.seconds(gpu, false, 1.0).all()).collect();
         let event = |place: &Option<usize>| place.map_or(Event::Wait, |place| Event::Launch(each[place]));
@@ -229,7 +231,7 @@ impl Work {
             let is_forward = *phase != Phase::Rest;
             let is_again = matches!(*phase, Phase::Block(nth, inner)
                 if nth < again || inner.is_some_and(|inner| inner < nested_again));
-            // A split batch computes its complete forward pass twice, and checkpointed blocks three times.
+            // With a split batch, the complete forward pass runs twice, and checkpointed blocks run three times.
             let times = 1.0 + f64::from(u8::from(is_again)) + f64::from(u8::from(is_split && is_forward));
             let row = row.share(share);
             busy.add(times * row.number, row.seconds(gpu, is_narrow, parts));
@@ -397,7 +399,7 @@ pub(super) mod tests {
         assert!((cost("checkpoint=1").step_s - 1.5 * host_s - AGAIN_S).abs() < 1e-9);
         assert!((cost("checkpoint").step_s - 2.0 * host_s - 2.0 * AGAIN_S).abs() < 1e-9);
         assert_eq!(cost("expandable").bound, Bound::Host);
-        // With twice the memory traffic of a second, the GPU bounds it.
+        // With twice as much memory traffic as the GPU can do in a second, the GPU is the bottleneck.
         let rows = vec![row("rest", "pointwise", "f32", 0, 10_u64.pow(12), 1)];
         let cost = Work { rows, ..work }.cost(gpu(), 1, &Set::default(), &trial(), &Work::default(), false);
         assert_eq!(cost.bound, Bound::Memory);

@@ -1,9 +1,10 @@
 //! How long operators take on a GPU, by kind: [`Operators::seconds`].
 //!
-//! An operator takes a fixed time, the time of its arithmetic, and the time of its memory traffic. Arithmetic reaches a share of the
-//! datasheet's rate; traffic reaches a rate that depends on the multiprocessors, and at most a share of the bandwidth. The rates
-//! were fitted to the kernels of the programs `FITTED` in `tests/step_time/programs.py` on an H200 (docs/measurements/step-time.md).
-//! The kinds are those of `python/plimsoll/techniques/kinds.py`.
+//! An operator's time is a fixed time, plus the time for its arithmetic, plus the time for its memory traffic.
+//! Arithmetic reaches a share of the datasheet's rate; traffic reaches a rate that depends on the multiprocessors, but
+//! at most a share of the bandwidth. The rates were fitted to the kernels of the programs `FITTED` in
+//! `tests/step_time/programs.py` on an H200 (docs/measurements/step-time.md). The kinds are those of
+//! `python/plimsoll/techniques/kinds.py`.
 
 use plimsoll_gpu::Gpu;
 
@@ -11,17 +12,18 @@ use crate::protocol::Counted;
 
 /// Seconds between two kernels.
 const GAP_S: f64 = 1.05e-6;
-/// Microseconds of an operator's fixed time for each kernel that it launches after the first.
+/// Microseconds of fixed time that each kernel of an operator adds after the first.
 const KERNEL_US: f64 = 20.0;
 /// The highest share of the datasheet's bandwidth that kernels reach.
 const BANDWIDTH: f64 = 0.86;
-/// For the H200 that the rates were fitted on: the product of multiprocessors and clock (in kHz), and the bandwidth.
+/// For the H200 to which the rates were fitted: the product of multiprocessors and clock (in kHz), and the bandwidth.
 const FITTED: (f64, f64) = (132.0 * 1_980_000.0, 4.8e12);
-/// The memory traffic under bf16 autocast: half as much for products and activations, the same for parameters and optimizers.
+/// The share of memory traffic under bf16 autocast: half for products and activations, all for parameters and
+/// optimizers.
 const NARROW: f64 = 0.6;
-/// The number of channels with which a convolution reaches half of its rate.
+/// The number of channels at which a convolution reaches half of its rate.
 const CHANNELS: f64 = 200.0;
-/// The number of groups of a batch with which group norm reaches half of its bandwidth.
+/// The number of groups in a batch at which group norm reaches half of its bandwidth.
 const GROUPS: f64 = 100.0;
 
 /// A kind of operator.
@@ -117,15 +119,15 @@ impl Rate {
     }
 }
 
-/// Equal operators of a step.
+/// Identical operators of a step.
 #[derive(Debug, Clone)]
 pub(super) struct Operators {
     kind: &'static Kind,
     rate: Rate,
-    /// The size on which the speed depends: channels of a convolution, groups of a group norm. For a recurrent layer, its steps.
-    /// Otherwise 0.
+    /// The size on which the speed depends: a convolution's channels, a group norm's groups, or a recurrent layer's
+    /// steps. Otherwise 0.
     width: f64,
-    /// FLOPs of one of them.
+    /// The FLOPs of one of them.
     pub(super) flops: f64,
     /// Bytes that one of them reads and writes.
     bytes: f64,
@@ -149,7 +151,7 @@ impl Operators {
         Operators { flops: self.flops * share, bytes: self.bytes * share, ..self.clone() }
     }
 
-    /// Seconds that one of them takes if it runs in this many parts.
+    /// Seconds that one of them takes if it is divided into this many parts.
     pub(super) fn seconds(&self, gpu: &Gpu, is_narrow: bool, parts: f64) -> Seconds {
         let rate = if is_narrow { Rate::Bf16 } else { self.rate };
         self.at(rate.of(gpu), gpu, is_narrow, parts)
@@ -174,12 +176,12 @@ impl Operators {
         }
     }
 
-    /// How often it repeats its kernels: a recurrent layer once for each step.
+    /// How often it runs its kernels: once per step for a recurrent layer.
     fn times(&self) -> f64 {
         if self.kind.name.starts_with("recurrent") { self.width.max(1.0) } else { 1.0 }
     }
 
-    /// The kernels that one of them launches.
+    /// The number of kernels that one of them launches.
     pub(super) fn kernels(&self) -> f64 {
         self.times() * (1.0 + self.kind.fixed_us / KERNEL_US)
     }
@@ -189,7 +191,7 @@ impl Operators {
         (self.kind.name.starts_with("product") && self.flops > 0.0).then_some(self.rate)
     }
 
-    /// Seconds that a product takes at another rate, in FLOP/s.
+    /// Seconds that a product takes at a different rate, in FLOP/s.
     pub(super) fn seconds_at(&self, rate: u64, gpu: &Gpu) -> f64 {
         self.at(rate as f64, gpu, false, 1.0).all()
     }

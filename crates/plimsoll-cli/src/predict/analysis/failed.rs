@@ -1,5 +1,5 @@
-//! The verdict for a program that failed, with a hint if the stand-in may be the cause, and the verdict if memory
-//! ran out without a recording.
+//! The verdict for a program that failed, with a hint if the stand-in may be the cause; and the verdict if memory
+//! ran out and there is no recording.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub(crate) fn failed(job: &Job) -> Verdict {
             file.display()
         ));
     }
-    // A job's launcher also fails if one of its ranks does.
+    // A job's launcher fails too if one of its ranks does.
     let failed = reports.iter().filter(|report| report.error.is_some());
     let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
     let how = match (error, *ended) {
@@ -113,7 +113,7 @@ fn refused(reports: &[Report]) -> Vec<&str> {
 }
 
 impl Report {
-    /// The verdict for a failed request without a recording. It is taken from the exception if that
+    /// The verdict for a failed request without a recording. It is taken from the exception if the exception
     /// ended the process.
     pub(crate) fn shortage_without_record(&self) -> Verdict {
         let unknown =
@@ -141,7 +141,7 @@ impl Report {
     }
 }
 
-/// The size in PyTorch's message `Tried to allocate 20.00 MiB.`, as precise as the two decimals of the message.
+/// The size in PyTorch's message `Tried to allocate 20.00 MiB.`, to the precision of the message's two decimals.
 fn asked_bytes(message: &str) -> Option<u64> {
     let (_, rest) = message.split_once("Tried to allocate ")?;
     let mut words = rest.split([' ', '.']);
@@ -163,7 +163,7 @@ fn asked_bytes(message: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The hint for a failure, if this operator selected elements by GPU values at `train.py:4`.
+    /// The hint for a failure if this operator selected elements by GPU values at `train.py:4`.
     fn hint_after(operator: &str) -> String {
         let report = serde_json::json!({
             "pid": 7, "rank": null, "alone": false, "state": "failed", "torch": "2.15.0", "cuda": "13.2",

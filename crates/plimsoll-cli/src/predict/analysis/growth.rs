@@ -37,9 +37,9 @@ pub(crate) struct Growth {
     pub(crate) line: Option<String>,
     /// The reserved bytes at the end; `None` if the end is unknown.
     pub(crate) end_bytes: Option<u64>,
-    /// The step or batch in which memory runs out; `None` if it does not.
+    /// The step or batch in which memory runs out; `None` if it does not run out.
     pub(crate) out_at: Option<u64>,
-    /// The GPU's memory that is left at the end, if the end is known and some is left.
+    /// The GPU memory that is left at the end, if the end is known and any is left.
     pub(crate) spare_bytes: u64,
 }
 
@@ -96,8 +96,8 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     })
 }
 
-/// How often memory can grow within `room` bytes, if it grows by `bytes` the first time and by `quickens` more each
-/// further time.
+/// How often memory can grow within `room` bytes, if it grows by `bytes` the first time, and by `quickens` more
+/// each time after that.
 fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
     if quickens == 0 {
         return room / bytes.max(1);

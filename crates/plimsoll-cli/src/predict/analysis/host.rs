@@ -1,8 +1,8 @@
 //! The memory of the machine on which the program runs: [`Node`], the sum over all of its processes.
 //!
 //! Ranks reach their peaks at about the same time, so their peaks are added for each phase. Workers and helpers (launchers,
-//! compilers) count in all phases. Only those that run at the same time are added. Pages of files exist once, no matter how
-//! many processes map them.
+//! compilers) count in all phases. Only those that run at the same time are added. Pages of a file exist only once, no
+//! matter how many processes map them.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ impl Together {
                 bytes: sum.bytes + bytes(it),
             })
         };
-        // The sum can only reach its maximum when one of them has just begun.
+        // The sum can only reach its maximum just after one of them has started.
         processes.iter().map(|it| at(it.began_ns)).max_by_key(|it| it.bytes).unwrap_or_default()
     }
 }
@@ -86,7 +86,7 @@ pub(crate) struct Node {
     pub(crate) groups: Vec<Group>,
     /// Other processes, such as launchers and compilers.
     pub(crate) helpers: Together,
-    /// The phase in which the most memory is needed.
+    /// The phase that needs the most memory.
     pub(crate) phase: Phase,
     /// The largest number of bytes in `/dev/shm` in each phase.
     shm: [u64; 3],
@@ -95,8 +95,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The sum over the processes of a run; `None` if nothing is known about them. The reports say which processes
-    /// use NCCL.
+    /// The sum over the processes of a run; `None` if nothing is known about them. The reports say which processes use
+    /// NCCL.
     pub(crate) fn of(processes: &[Process], reports: &[Report], machine: Machine) -> Option<Node> {
         let by_pid: BTreeMap<u32, &Process> = processes.iter().map(|it| (it.pid, it)).collect();
         // A forked process belongs to the group of its parent.
@@ -144,7 +144,7 @@ impl Node {
         };
         let shm = Phase::ALL.map(shm);
         let mut node = Node { machine, groups, helpers, phase: Phase::Load, shm, file_bytes };
-        // If several phases need the same amount, the first one is taken.
+        // If several phases need the same amount, the first one counts.
         let most = Phase::ALL.into_iter().rev().max_by_key(|phase| node.must_bytes_in(*phase));
         node.phase = most.unwrap_or(Phase::Load);
         Some(node)
@@ -171,7 +171,7 @@ impl Node {
         self.shm.into_iter().max().unwrap_or(0)
     }
 
-    /// The bytes that the kernel cannot drop, plus all pages of files.
+    /// The bytes that the kernel cannot drop, plus all file pages.
     pub(crate) fn may_bytes(&self) -> u64 {
         self.must_bytes() + self.file_bytes
     }
@@ -210,8 +210,8 @@ impl Node {
         self.groups.iter().map(|group| self.alike(group) * most(group)).sum()
     }
 
-    /// The owners of memory that the kernel cannot drop, at the peak, summed over the processes, with the largest first. Their
-    /// sum is [`Node::must_bytes`].
+    /// The owners, at the peak, of memory that the kernel cannot drop, summed over the processes and with the largest
+    /// first. Their sum is [`Node::must_bytes`].
     pub(crate) fn owners(&self) -> Vec<(String, u64)> {
         let mut owners: BTreeMap<&str, u64> = BTreeMap::new();
         for group in &self.groups {
@@ -253,7 +253,7 @@ fn sorted(bytes: BTreeMap<&str, u64>) -> Vec<(String, u64)> {
     list
 }
 
-/// The owner of resident memory that is not in a large piece.
+/// The owner of resident memory that does not belong to any large piece.
 const BASE: &str = "interpreter, libraries and small objects";
 
 /// NCCL's memory on the host for a process with the communicators in this report.
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn workers_count_with_those_of_their_time() {
         let main = process(10, None, vec![peak(Phase::Load, 100), peak(Phase::Step, 100)]);
-        // Two epochs with two workers each, and a worker of a worker.
+        // Two epochs with two workers each, and a worker started by a worker.
         let workers = [
             worker(20, 10, (10, 40), 30),
             worker(21, 10, (11, 40), 31),

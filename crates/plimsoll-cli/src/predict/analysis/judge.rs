@@ -1,4 +1,4 @@
-//! The verdict, from how the run ended, the reports of its processes, and the growth of its memory.
+//! The verdict, based on how the run ended, the reports of its processes, and the growth of its memory.
 
 use super::failed::failed;
 use super::growth::Growth;

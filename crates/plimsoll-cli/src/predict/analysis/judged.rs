@@ -28,7 +28,8 @@ pub(crate) struct Analysis {
 }
 
 impl Analysis {
-    /// Adds a replay of the requests under other allocator settings, beside other programs that use this much of the device.
+    /// Adds a replay of the requests under other allocator settings, next to other programs that use this much of the
+    /// device.
     pub(crate) fn try_settings(&mut self, others_bytes: u64) {
         let Explained { snapshot, devices, .. } = &mut self.explained;
         let device = &mut devices[0];
@@ -48,7 +49,7 @@ impl Judged {
     /// The process and device that decide the verdict; `None` if no memory was requested.
     ///
     /// # Errors
-    /// A snapshot cannot be read.
+    /// If a snapshot cannot be read.
     pub(crate) fn among(reports: &[Report], target: &Target) -> Result<Option<Judged>, Failure> {
         worst(reports).map(|(report, peaks)| Judged::of(report, peaks, target)).transpose()
     }
@@ -60,7 +61,7 @@ impl Judged {
         let options = Options { device_total_bytes: Some(target.total_bytes), ..Options::default() };
         let mut explained = Explained::of(recording, options);
         let devices = &explained.devices;
-        // The device that ran out need not be the one with the highest peak.
+        // The device that ran out of memory need not be the one with the highest peak.
         let failed = devices.iter().position(|device| device.failure.is_some());
         let place = failed.or_else(|| devices.iter().position(|it| it.timeline.device == peaks.device));
         let Some(place) = place else { return Ok(judged) };
@@ -69,7 +70,7 @@ impl Judged {
         if let Some(counted) = report.devices.iter().find(|it| it.device == timeline.device) {
             judged.peaks = *counted;
         }
-        // A program may reset PyTorch's counters; the recording still has the peak.
+        // A program may reset PyTorch's counters; the recording still contains the peak.
         let (allocated, reserved) = (timeline.peak_allocated.level, timeline.peak_reserved.level);
         judged.peaks.allocated_bytes = judged.peaks.allocated_bytes.max(allocated.allocated_bytes);
         judged.peaks.reserved_bytes = judged.peaks.reserved_bytes.max(reserved.reserved_bytes);
@@ -84,7 +85,7 @@ impl Judged {
 /// most, including memory outside the allocator.
 fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
     let all = reports.iter().flat_map(|report| report.devices.iter().map(move |&peaks| (report, peaks)));
-    // On a tie the first process is taken, which has the lowest rank.
+    // In a tie, the first process counts, which has the lowest rank.
     let taken = |peaks: &Peaks| peaks.counted_bytes() + peaks.outside_bytes.unwrap_or(0);
     all.rev().max_by_key(|(report, peaks)| (report.failures > 0, taken(peaks)))
 }

@@ -1,5 +1,5 @@
-//! Memory that is live at the peak but not needed there: the rows that are worth a run ([`worthwhile`]), the program's
-//! source with the lines that free it ([`edited`]), and the peaks with these lines ([`Savings`]).
+//! Memory that is live at the peak but not needed there: which rows are worth a run ([`worthwhile`]), the program's
+//! source with the lines that free the memory ([`edited`]), and the peaks with these lines ([`Savings`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -43,7 +43,7 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 /// The maximum number of rows to try.
 const MOST: usize = 4;
 
-/// A line is left out if it lowers the peak by less than the peak divided by this.
+/// A line is left out if it lowers the peak by less than this fraction: 1 over this number.
 const LEAST_PART: u64 = 100;
 
 /// A saving of fewer bytes than this is not worth a run.
@@ -63,7 +63,7 @@ pub(crate) fn worthwhile(rows: &[Waste], peak_bytes: u64) -> Vec<Waste> {
 /// The files of these rows, with the new lines inserted.
 ///
 /// # Errors
-/// A file cannot be read, or has fewer lines than the rows say.
+/// If the file cannot be read, or has fewer lines than the rows say.
 pub(crate) fn replaced(rows: &[&Waste]) -> io::Result<Vec<Replaced>> {
     let mut files: BTreeMap<&Path, Vec<&Waste>> = BTreeMap::new();
     for row in rows {
@@ -107,7 +107,7 @@ pub(crate) struct NewLine {
 }
 
 impl NewLine {
-    /// The word that precedes its place in a sentence.
+    /// The word before its place in a sentence.
     pub(crate) fn how(&self) -> &'static str {
         if self.replaces == 0 { "after" } else { "in place of" }
     }

@@ -14,7 +14,7 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/standin.bin"));
 /// The library in the cache folder, or in `instead` if there is no cache. `None` if this build contains none.
 ///
 /// # Errors
-/// Neither folder can be written to.
+/// If neither folder can be written to.
 pub(super) fn written(instead: &Path) -> Result<Option<PathBuf>, Failure> {
     if LIBRARY.is_empty() {
         return Ok(None);

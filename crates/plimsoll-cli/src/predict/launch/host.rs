@@ -17,7 +17,7 @@ const FOLDER: &str = "PLIMSOLL_HOST_FOLDER";
 /// The library in the cache folder, or in `instead` if there is no cache. `None` if this build contains none.
 ///
 /// # Errors
-/// Neither folder can be written to.
+/// If neither folder can be written to.
 pub(super) fn installed(instead: &Path) -> Result<Option<PathBuf>, Failure> {
     if LIBRARY.is_empty() {
         return Ok(None);

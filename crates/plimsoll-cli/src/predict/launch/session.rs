@@ -26,7 +26,7 @@ impl Session {
     /// Finds the shared library, creates the folder, and starts to catch signals.
     ///
     /// # Errors
-    /// The library is missing or has another version, or the folder cannot be created.
+    /// If the library is missing or has another version, or the folder cannot be created.
     pub(crate) fn begin() -> Result<Session, Failure> {
         let folder = Scratch::begin()?;
         let standin = standin::find(folder.path())?;
@@ -45,7 +45,7 @@ impl Session {
         self.host.as_deref()
     }
 
-    /// Ends the run of another thread, as Ctrl-C does.
+    /// Ends the run of another thread, like Ctrl-C.
     pub(crate) fn interrupt(&self) {
         self.signals.raise();
     }

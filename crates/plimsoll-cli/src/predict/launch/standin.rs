@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 /// the program, which writes it to its cache, or to `folder`.
 ///
 /// # Errors
-/// The library is not found, or has a different version.
+/// If the library is not found, or has a different version.
 pub(super) fn find(folder: &Path) -> Result<PathBuf, Failure> {
     let program = std::env::current_exe().and_then(|program| program.canonicalize());
     let program = program.map_err(|why| {

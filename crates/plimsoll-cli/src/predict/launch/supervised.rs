@@ -1,8 +1,8 @@
-//! Runs a command under the supervisor (`view/supervise.rs`), and waits for its end: [`Session::supervised`].
+//! Runs a command under the supervisor (`view/supervise.rs`), and waits for it to end: [`Session::supervised`].
 //!
 //! The program's stdout is our stderr, so that our stdout contains only the answer. It runs in its own process group,
-//! so that it does not receive Ctrl-C: many trainers would then save their model, which consists of zeros here. Reading from
-//! the terminal would stop such a group, so its stdin is not the terminal.
+//! so that it does not receive Ctrl-C: many trainers would then save their model, which contains only zeros here.
+//! Reading from the terminal would stop such a group, so its stdin is not the terminal.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -139,7 +139,8 @@ fn supervisor(command: &Command, spec: &Spec, is_quiet: bool) -> io::Result<Comm
     Ok(supervisor)
 }
 
-/// Starts the supervisor and waits. The supervisor ends after all processes that it started. Errors say what failed.
+/// Starts the supervisor and waits. The supervisor exits after all the processes that it started. Errors say what
+/// failed.
 fn run(
     command: &mut Command,
     timeout: Option<Duration>,
@@ -156,7 +157,7 @@ fn run(
         waited.map_err(cannot("waited for"))
     });
     let (status, stopped) = waited?;
-    // A supervisor that was killed has not written an ending file.
+    // If the supervisor was killed, it has not written an ending file.
     let own = || Ending { code: status.code(), signal: status.signal(), ..Ending::default() };
     let text = std::fs::read(run_folder.join(ENDING));
     let ending: Ending = text.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_else(own);
@@ -169,10 +170,10 @@ fn run(
     Ok((ended, ending))
 }
 
-/// Waits for the program's end. Returns why the program was stopped, if it was. On --timeout or an interrupt, its
+/// Waits for the program to end. Returns why the program was stopped, if it was. On --timeout or an interrupt, its
 /// processes are asked to exit, and do so after they have written their reports. Processes that do not exit are killed
-/// after a grace period, at the second interrupt, or immediately if none of them uses PyTorch. If its GPU processes
-/// have ended and the program only waits, it counts as ended.
+/// after a grace period, at the second interrupt, or immediately if none of them uses PyTorch. If the program's GPU
+/// processes have ended and it is only waiting, it counts as ended.
 fn wait(
     child: &mut Child,
     timeout: Option<Duration>,
@@ -186,7 +187,7 @@ fn wait(
         if let Some(status) = child.try_wait()? {
             return Ok((status, stopped.map(|(why, _)| why)));
         }
-        // Checked afterwards, so that a signal that also ended the program still counts.
+        // Checked afterwards, so that a signal still counts if it also ended the program.
         let is_wished = signals.heard();
         let is_up = timeout.is_some_and(|timeout| began.elapsed() >= timeout);
         match stopped {
@@ -215,7 +216,7 @@ fn reports_follow(child: &Child) -> bool {
     processes::have_opened(Pid::from_child(child), PYTORCH)
 }
 
-/// Kills the processes that the supervisor started; the supervisor then ends itself.
+/// Kills the processes that the supervisor started; the supervisor then exits.
 fn end(child: &mut Child) -> io::Result<ExitStatus> {
     processes::end_below(Pid::from_child(child));
     let until = Instant::now() + GRACE;

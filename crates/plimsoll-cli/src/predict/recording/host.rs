@@ -11,10 +11,10 @@ const EVENT_BYTES: u64 = 620;
 /// The phases of a program, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Before its first step. A program without steps is entirely in this phase.
+    /// Before its first step. A program without steps stays in this phase.
     Load,
     Step,
-    /// After the training: evaluation, saving.
+    /// After training: evaluation, saving.
     After,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Peak {
     pub(crate) file_bytes: u64,
     /// The peak of the job's bytes in `/dev/shm` in the phase.
     pub(crate) shm_bytes: u64,
-    /// The owners of large pieces, without pages of files.
+    /// The owners of large pieces, not counting file pages.
     pub(crate) owners: Vec<(String, u64)>,
     /// The mapped data files.
     pub(crate) files: Vec<(String, u64)>,

@@ -23,7 +23,7 @@ impl Job {
     /// Reads the processes' reports from their folder. Totals of shared GPUs come from the stand-in's shared folder.
     ///
     /// # Errors
-    /// I/O errors; a malformed report.
+    /// I/O errors, or if the report is malformed.
     pub(crate) fn read(ended: Ended, reports: &Path, shared: &Path) -> io::Result<Job> {
         let host = Process::all(reports)?;
         Ok(Job { ended, reports: Report::all(reports, shared)?, host, uncopied: None })

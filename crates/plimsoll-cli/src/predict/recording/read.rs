@@ -43,7 +43,7 @@ impl Read {
         self.operator.as_deref() == Some("nms") && self.assumed.is_none() && self.taken.is_some()
     }
 
-    /// The value that the program got, in words.
+    /// A description of the value that the program got.
     pub(crate) fn got(&self) -> String {
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         match (&self.assumed, &self.taken) {
@@ -59,9 +59,8 @@ impl Read {
         Some(place(file, line))
     }
 
-    /// Whether `--assume` can compute half of the operator's maximum (`extreme` in `reads.py`). That is so if the
-    /// operator selects among the elements of a mask. How many values `unique` finds depends on more than their
-    /// number.
+    /// Whether `--assume` can compute half of the operator's maximum (`extreme` in `reads.py`). It can if the operator
+    /// selects elements with a mask. For `unique`, the number of results does not depend on the number of values alone.
     pub(crate) fn knows_half(&self) -> bool {
         self.operator.as_deref().is_some_and(|it| ["nonzero", "nms"].contains(&it))
     }

@@ -10,16 +10,16 @@ use plimsoll_standin::workspace;
 
 use crate::protocol::{Peaks, Report, VERSION};
 
-/// A peak after the steps counts as equal if it is higher by less than this fraction, because a
-/// different order of requests alone changes the peak slightly.
+/// A peak after the steps counts as equal if it is higher by less than this fraction, because merely reordering
+/// requests changes the peak slightly.
 const LATER: f64 = 0.005;
 
 impl Report {
-    /// All processes' reports, by rank, then by process ID. Totals of shared GPUs come from the stand-in's shared
+    /// The reports of all processes, by rank, then by process ID. Totals of shared GPUs come from the stand-in's shared
     /// folder.
     ///
     /// # Errors
-    /// I/O errors; a malformed report, or one of another version.
+    /// I/O errors, or if the report is malformed or of another version.
     pub(super) fn all(folder: &Path, shared: &Path) -> io::Result<Vec<Report>> {
         let mut reports = Vec::new();
         for entry in fs::read_dir(folder)? {
@@ -46,7 +46,7 @@ impl Report {
         Ok(reports)
     }
 
-    /// Whether one of its peaks came after the steps and is clearly higher than the peak during them.
+    /// Whether one of its peaks came after the steps and is clearly higher than the peak during the steps.
     pub(crate) fn peaks_later(&self) -> bool {
         let is_later = |it: &Peaks| it.allocated_step.max(it.reserved_step) > self.steps;
         self.devices.iter().any(|it| is_later(it) && it.grows_by > LATER)

@@ -1,4 +1,4 @@
-//! The program's effects outside of its own processes: [`Traces`].
+//! The program's effects outside its own processes: [`Traces`].
 
 use crate::predict::view::{Isolation, Written};
 

@@ -176,7 +176,7 @@ fn when(phase: Phase) -> &'static str {
     }
 }
 
-/// How an owner's bytes are known.
+/// How we know an owner's bytes.
 fn basis(name: &str) -> &'static str {
     // NCCL does not run here, so its figures come from another machine.
     if name == "NCCL" { "assumed" } else { "measured" }

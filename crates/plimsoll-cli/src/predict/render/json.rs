@@ -16,7 +16,7 @@ pub(super) fn gpu(target: &Target) -> Value {
         "others_bytes": target.others_bytes, "assumed": target.assumed, "shares_memory": target.shares_memory() })
 }
 
-/// The process and device that decide, with the explanation of its recording.
+/// The process and device that decide the verdict, with the explanation of the recording.
 pub(super) fn judged(outcome: &Outcome, target: &Target, explanation: Option<&Value>) -> Option<Value> {
     outcome.judged.as_ref().map(|judged| {
         json!({
@@ -47,7 +47,7 @@ pub(super) fn need(outcome: &Outcome) -> Option<Value> {
     })
 }
 
-/// The objects that keep memory alive: memory that grew, or that was live when memory ran out.
+/// The objects that keep memory alive, if memory grew or ran out.
 pub(super) fn holders(outcome: &Outcome) -> Value {
     let row =
         |it: &Holder| json!({ "kind": it.kind, "text": it.text, "tensors": it.tensors, "bytes": it.bytes });

@@ -35,11 +35,12 @@ pub(super) fn account(
     let reserved_bytes = measured_bytes.max(end_bytes.unwrap_or(0));
     let allocated = size(judged.peaks.allocated_bytes);
     let when = when(judged.peaks.reserved_step, &judged.report);
-    // If the allocated bytes alone exceed the GPU's memory, they are the need, as in the verdict.
+    // If the allocated bytes alone exceed the GPU's memory, they count as what the program needs,
+    // as in the verdict.
     let needed_bytes = outcome.need.as_ref().map(|need| need.bytes);
     let is_allocated =
         needed_bytes.is_some_and(|it| it < reserved_bytes && it == judged.peaks.allocated_bytes);
-    // Communicators may have been destroyed when PyTorch's memory peaks.
+    // Communicators may already have been destroyed when PyTorch's memory peaks.
     let is_apart = end_bytes.is_none() && judged.peaks.peaks_apart();
     let counted_bytes = match (is_allocated, is_apart) {
         (true, _) => judged.peaks.allocated_bytes,

@@ -34,8 +34,8 @@ pub(super) fn command(outcome: &Outcome, target: &Target, args: &PredictArgs) ->
     }
 }
 
-/// The commands that record more steps, and show what grows in them. They are joined by `;`, because `predict` exits
-/// with 4 here, after which `&&` would stop. They replace no file.
+/// The commands that record more steps, and show what grows in them. They are joined with `;`, because `predict`
+/// exits with 4 here, and `&&` would stop there. They do not replace any file.
 fn leaks(options: &str, command: &str, exists: impl Fn(&str) -> bool) -> String {
     let names = (2..100).map(|nth| format!("grows-{nth}.pickle"));
     let mut names = std::iter::once("grows.pickle".to_owned()).chain(names);

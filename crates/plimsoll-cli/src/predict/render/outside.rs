@@ -1,5 +1,5 @@
 //! The memory that the deciding process uses on the GPU outside PyTorch's allocator: the rows, their values for
-//! programs, and advice that would save memory there.
+//! programs, and advice on saving memory there.
 
 use plimsoll_gpu::outside::{self, Basis};
 use plimsoll_trace::report::{Cell, Rank, Row, Section};
@@ -15,7 +15,7 @@ const COMMUNICATOR: &str = "NCCL communicator ";
 /// Advice is given only if it saves at least the GPU's memory divided by this.
 const WORTH: u64 = 100;
 
-/// An owner, and all its memory.
+/// An owner, and all of its memory.
 struct Owner<'judged> {
     name: &'judged str,
     parts: Vec<&'judged Outside>,
@@ -38,7 +38,7 @@ impl Owner<'_> {
         self.parts.iter().map(|row| row.bytes).sum()
     }
 
-    /// The basis of its least certain part.
+    /// What its least certain part is based on.
     fn basis(&self) -> &str {
         let place = |basis: &str| Basis::ALL.iter().position(|it| it.name() == basis);
         self.parts.iter().map(|row| row.basis.as_str()).max_by_key(|basis| place(basis)).unwrap_or("assumed")
@@ -106,7 +106,7 @@ pub(super) fn sections(judged: Option<&Judged>, target: &Target) -> [Section; 2]
     [Section::data("outside", Value::Array(rows)), Section::data("totals", totals)]
 }
 
-/// Advice that would save at least 1 % of the GPU outside the allocator, with the bytes that it saves.
+/// Advice that would save at least 1 % of the GPU's memory, outside the allocator, with the bytes that it saves.
 pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let owners = judged.map_or_else(Vec::new, owners);
     let communicators: Vec<(&Owner<'_>, u64)> =
@@ -121,7 +121,7 @@ pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64
         ranks == 2 && owner.part("peers") > 0 && owner.part("ring") == 0 && communicators.len() > 1
     };
     let pairs = sum(&|owner, ranks| if is_pair(owner, ranks) { owner.part("base") } else { 0 });
-    // With a buffer of 1 MiB in place of 4 MiB, a channel takes 2 MiB instead of 12.
+    // With a buffer of 1 MiB instead of 4 MiB, a channel takes 2 MiB instead of 12.
     let is_default = std::env::var_os("NCCL_BUFFSIZE").is_none();
     let buffers = sum(&|owner, _| (owner.part("ring") + owner.part("peers")) / 6);
     let saves = [

@@ -66,13 +66,13 @@ fn is_plain(operator: &str) -> bool {
             .contains(&operator)
 }
 
-/// A short path: it begins at the package's name, or is only the file name.
+/// A shortened path: it begins at the package's name, or is only the file name.
 fn short(file: &str) -> &str {
     let package = file.split_once("-packages/").map(|(_, rest)| rest);
     package.or_else(|| file.rsplit('/').next()).unwrap_or(file)
 }
 
-/// The heading above the reads on which a size or a branch depends.
+/// The heading above reads that a size or a branch depends on.
 pub(crate) const HEADING: &str =
     "Depends on device values, which are zero here (set them with --assume FILE:LINE=VALUE)";
 
@@ -120,11 +120,11 @@ pub(crate) struct SizedLine {
 pub(crate) enum Stake {
     /// The value is from `--assume`.
     Given,
-    /// A largest value is known.
+    /// The largest value is known.
     Open,
     /// The assumed value is already the largest.
     Nothing,
-    /// No largest value is known.
+    /// The largest value is unknown.
     Unknown,
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let size = |bytes: u64| shown.size(bytes);
     let verdict = sentences::verdict(outcome, target, size);
     let explanation = outcome.judged.as_ref().and_then(|judged| judged.analysis.as_ref());
-    // Only the JSON and the full text contain it; the page draws it from the recording.
+    // Only the JSON and the full text contain this; the page draws it from the recording.
     let explanation = explanation.filter(|_| args.json || args.full);
     let explanation = explanation.map(|it| explain::report::report(&it.explained, it.device(), shown));
     let explained = explanation.as_ref().map(Report::json);
@@ -82,7 +82,7 @@ fn facts(outcome: &Outcome, target: &Target, verdict: &str) -> Vec<Section> {
     ]
 }
 
-/// The peaks under other conditions.
+/// The peaks under different conditions.
 fn other_runs(outcome: &Outcome, target: &Target, shown: Shown) -> Vec<Section> {
     let size = |bytes: u64| shown.size(bytes);
     let peaks = |what: &str, without: &Without| {
@@ -137,7 +137,7 @@ fn techniques(outcome: &Outcome) -> Section {
         .valued(json::techniques(techniques))
 }
 
-/// Values that were read, code that did not run, files that would have been written.
+/// Values that were read, code that did not run, and files that would have been written.
 fn code_and_files(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Section> {
     let (reports, traces) = (&outcome.reports, &outcome.traces);
     let has_run = !matches!(outcome.verdict, Verdict::Failed { .. });
@@ -161,7 +161,7 @@ fn code_and_files(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Sectio
     ]
 }
 
-/// The memory that the figures leave out. The short text has only the number of these items.
+/// The memory that the figures leave out. The short text gives only the number of these items.
 fn not_included(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let limits = limits(outcome, size);
     let exact = if outcome.is_exact(target) { "" } else { ", and why the figures are not exact" };

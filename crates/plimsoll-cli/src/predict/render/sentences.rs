@@ -28,7 +28,7 @@ fn scope(outcome: &Outcome) -> String {
     }
 }
 
-/// The code behind the last step that may need memory and did not run, in parentheses. Empty if there is none.
+/// The code after the last step that may need memory and did not run, in parentheses. Empty if there is none.
 fn unrun(report: &Report) -> String {
     let Some(first) = report.after.first().filter(|_| report.cut) else { return String::new() };
     let more = match report.after.len() - 1 {
@@ -52,7 +52,8 @@ fn late(report: &Report) -> String {
     format!(" ({}{more} not run: --whole)", place(&first.file, first.line))
 }
 
-/// A clause about reserved bytes that still grew when the run was cut short, because steps differ in size. Empty if there are none.
+/// A clause about reserved bytes that were still growing when the run was cut short, because steps differ in size.
+/// Empty if they were not.
 fn unsettled(outcome: &Outcome, size: impl Fn(u64) -> String) -> String {
     let judged = outcome.judged.as_ref().filter(|judged| judged.report.cut);
     let found = judged.and_then(|judged| {

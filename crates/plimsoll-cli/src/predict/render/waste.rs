@@ -8,7 +8,7 @@ use crate::predict::answer::Outcome;
 use crate::predict::recording::read::{file_name, place};
 use crate::protocol::{Waste, WasteKind};
 
-/// A sentence for all variables that can be deleted, one for each other line, and one for all lines together.
+/// One sentence for all variables that can be deleted, one for each other line, and one for all lines together.
 pub(super) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     let Some(savings) = &outcome.savings else { return Vec::new() };
     let (dels, others): (Vec<&Saving>, Vec<&Saving>) =

@@ -26,7 +26,8 @@ const FOLDERS: [(&str, &str); 10] = [
     ("TORCHINDUCTOR_CACHE_DIR", ""),
 ];
 
-/// The variables whose folders contain only downloads. In the others, downloads are in a folder `hub`.
+/// The variables whose folders contain only downloads. In the other folders, downloads are in a subfolder named
+/// `hub`.
 const DOWNLOADS: [&str; 2] = ["HF_HUB_CACHE", "TRANSFORMERS_CACHE"];
 
 /// The folder in which huggingface_hub and torch.hub put downloads.
@@ -79,7 +80,7 @@ pub(super) fn folders(home: Option<&Path>, variable: impl Fn(&str) -> Option<OsS
     let is_own =
         |it: &Cache| here.starts_with(&it.folder) || home.is_some_and(|home| home.starts_with(&it.folder));
     let mut found: Vec<Cache> = named.filter(|it| !is_own(it)).collect();
-    // If two variables name the same folder, the more specific variable counts.
+    // If two variables name the same folder, the more specific one counts.
     found.sort_by(|one, other| one.folder.cmp(&other.folder).then(other.is_hub.cmp(&one.is_hub)));
     found.dedup_by(|one, other| one.folder == other.folder);
     found
@@ -101,7 +102,7 @@ pub(super) fn keep(made: &Path, real: &Path) -> io::Result<bool> {
         symlink(fs::read_link(made)?, real)?;
         return Ok(true);
     }
-    // It is copied under another name first, so that no process reads an incomplete file.
+    // It is copied under a different name first, so that no process reads an incomplete file.
     let name = real.file_name().unwrap_or_default().to_string_lossy();
     let unfinished = real.with_file_name(format!(".{name}.{}", std::process::id()));
     let mode = kind.permissions().mode() & 0o777;

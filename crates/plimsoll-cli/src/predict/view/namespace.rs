@@ -1,5 +1,5 @@
-//! The parts of an overlay: a mount namespace, file systems in memory, read-only mounts, and private folders with the
-//! permissions of the folders below them.
+//! What an overlay is made of: a mount namespace, in-memory file systems, read-only mounts, and private folders with
+//! the permissions of the folders below them.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use rustix::thread::UnshareFlags;
 
 use super::places::Mount;
 
-/// Makes a mount namespace. Returns whether this process has the rights.
+/// Creates a mount namespace. Returns whether this process has the rights to do so.
 pub(super) fn unshare_mounts() -> bool {
     unshare(UnshareFlags::NEWNS).is_ok()
 }
@@ -28,10 +28,10 @@ fn unshare(what: UnshareFlags) -> rustix::io::Result<()> {
     rustix::thread::unshare(what)
 }
 
-/// Makes a mount namespace in a user namespace with this process's user and group.
+/// Creates a mount namespace in a user namespace with this process's user and group.
 ///
 /// # Errors
-/// This user cannot make one.
+/// If this user cannot make one.
 pub(super) fn unshare_user() -> Result<(), String> {
     let (user, group) = (getuid(), getgid());
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(because("a user namespace"))?;
@@ -89,7 +89,7 @@ pub(super) fn like(upper: &Path, place: &Path, is_privileged: bool) -> std::io::
     fs::set_permissions(upper, fs::Permissions::from_mode(mode))
 }
 
-/// The kernel copies a folder when the first file in it is written. In a user namespace that fails if the folder
+/// The kernel copies a folder when the first file in it is written. In a user namespace, that fails if the folder
 /// belongs to another user or group. So this function makes such copies in advance, for the folders on the path to the
 /// program's folders.
 pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {

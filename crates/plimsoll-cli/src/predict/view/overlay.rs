@@ -1,6 +1,6 @@
 //! Overlays in the program's own mount namespace: [`Overlay`].
 //!
-//! With CAP_SYS_ADMIN a mount namespace is enough. Otherwise it is made in a user namespace, in which the program
+//! With CAP_SYS_ADMIN, a mount namespace is enough. Otherwise it is created in a user namespace, in which the program
 //! keeps its user and group. The program's writes go to a private tmpfs of the size of `--scratch`, which disappears
 //! with the namespace. New files in caches may be far larger, so they are on the disk if possible.
 //!
@@ -190,8 +190,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Replaces the root directory with an overlay of it. Everything mounted below the old root is also below the new
-    /// one.
+    /// Replaces the root directory with an overlay of it. Everything that is mounted below the old root is also below
+    /// the new one.
     fn enter_root(&self, cover: &Cover, folders: &[OwnedFd; 3]) -> Result<(), String> {
         let root = self.folder.join("root");
         fs::create_dir(&root).map_err(because("a folder"))?;
@@ -221,7 +221,7 @@ impl Overlay {
 
     /// Writes the file that a fork reads.
     fn describe(&self, spec: &Spec, is_privileged: bool) -> Result<(), String> {
-        // A fork has the root of the process that it is forked from.
+        // A fork has the same root as the process from which it was forked.
         let covers = self.covers.iter().filter(|it| it.place != Path::new("/")).map(|it| protocol::Cover {
             place: &it.place,
             lower: &it.lower,
@@ -240,7 +240,7 @@ impl Overlay {
     /// Gives a file new content, in the private folder of its overlay.
     ///
     /// # Errors
-    /// The file has no overlay, so the disk would change; or the file cannot be written.
+    /// If the file has no overlay, so the disk would change, or if the file cannot be written.
     pub(super) fn replace(&self, file: &Replaced) -> Result<(), String> {
         let failed = |why: &dyn Display| format!("{}: {why}", file.path.display());
         let real = file.path.canonicalize().map_err(|why| failed(&why))?;

@@ -1,4 +1,4 @@
-//! Which folders get an overlay, and which mounts become read-only ([`Places`]), from the table of mounts.
+//! Decides from the mount table which folders get an overlay and which mounts become read-only ([`Places`]).
 //!
 //! An overlay hides everything mounted below its folder, and in a user namespace an overlay on a folder with such
 //! mounts fails. So a folder with mounts below it gets no overlay: its subfolders do, and the mount itself becomes
@@ -115,7 +115,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// `own` are the program's folders: the current one, home and the temporary one.
+    /// `own` lists the program's folders: the current, home and temporary folders.
     pub(super) fn of(mounts: &[Mount], own: &[PathBuf]) -> Places {
         let mut places = Places::default();
         for mount in mounts.iter().filter(|mount| mount.is_writable() && mount.is_for_files()) {
@@ -152,7 +152,7 @@ impl Places {
     }
 }
 
-/// Whether a path is below a folder, and is not the folder itself.
+/// Whether a path is inside a folder, and not the folder itself.
 fn is_in(path: &Path, folder: &Path) -> bool {
     path != folder && path.starts_with(folder)
 }

@@ -2,8 +2,8 @@
 //! backed by Landlock: [`Redirect`]. It needs no privileges, and works in containers.
 //!
 //! The library (`../../../redirect`) finds the program's own files in the folder, and all others on the disk. Code
-//! that does not call the C library, or a process without the library, cannot change a file, because the kernel
-//! refuses it.
+//! that does not call the C library, or a process without our library, cannot change a file, because the kernel
+//! forbids it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -139,7 +139,7 @@ impl Redirect {
 /// Checks that the program exists. The process that starts the program could not report a missing file.
 ///
 /// # Errors
-/// The program does not exist.
+/// If the program does not exist.
 pub(super) fn find(words: &[OsString]) -> std::io::Result<()> {
     let name = words.first().map(Path::new).unwrap_or(Path::new(""));
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -65,16 +65,16 @@ impl Writes {
 /// The supervisor's instructions, a file in the run's folder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
-    /// `None`: the program may write.
+    /// `None` if the program may write.
     pub(crate) isolation: Option<Isolation>,
     /// Whether it is the only one to try.
     pub(super) is_chosen: bool,
-    /// The session's folder, through which the processes report: it is the same inside and outside.
+    /// The session's folder, through which the processes report. It is the same inside and outside the view.
     pub(crate) session: PathBuf,
     /// The run's folder inside the session's folder.
     pub(crate) run: PathBuf,
     pub(crate) scratch_bytes: u64,
-    /// Folders whose new files are kept.
+    /// Folders in which new files are kept.
     pub(super) caches: Vec<Cache>,
     /// Files whose content is replaced in the view before the program starts.
     pub(super) replaced: Vec<Replaced>,

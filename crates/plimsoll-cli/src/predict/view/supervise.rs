@@ -1,6 +1,6 @@
-//! The supervisor: the process that sets up the view and starts the user's program in it. It stays until the program
-//! has ended, lists what was written, and ends every process that the program started, even if its own parent is
-//! killed: `Guard` cannot recognize a child with an empty environment.
+//! The supervisor: the process that sets up the view and starts the user's program in it. It runs until the program
+//! has ended, lists what was written, and ends every process that the program started, even if the supervisor's own
+//! parent is killed. (`Guard` cannot recognize a child with an empty environment.)
 
 use std::ffi::OsString;
 use std::fs;
@@ -40,7 +40,7 @@ pub(in crate::predict) struct Ending {
     pub(in crate::predict) code: Option<i32>,
     pub(in crate::predict) signal: Option<i32>,
     pub(in crate::predict) isolation: Option<Isolation>,
-    /// Why an isolation that is tried earlier does not work here.
+    /// Why an isolation that was tried earlier does not work here.
     pub(in crate::predict) instead_of: Option<String>,
     pub(in crate::predict) written: Written,
 }
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     let spec: Spec = serde_json::from_slice(&fs::read(place).ok()?).ok()?;
     let command: Vec<OsString> = arguments.collect();
     let parent = getppid();
-    // This must come before an overlay may hide the folder.
+    // This must be done before an overlay can hide the folder.
     let mut file = fs::File::create(spec.run.join(ENDING)).ok()?;
     let ending = supervised(&spec, &command);
     if getppid() != parent {
@@ -119,7 +119,7 @@ impl View {
     /// Gives the program's files new content.
     ///
     /// # Errors
-    /// The disk itself would change, or a file cannot be written.
+    /// If the disk itself would change, or the file cannot be written.
     fn replace(&self, files: &[Replaced]) -> Result<(), String> {
         files.iter().try_for_each(|it| match self {
             View::Overlay(overlay) => overlay.replace(it),

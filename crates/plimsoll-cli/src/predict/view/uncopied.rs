@@ -1,8 +1,9 @@
 //! Files that an overlay in a user namespace cannot copy, and so cannot change: [`Uncopied`].
 //!
-//! The namespace has one user and one group, the program's. The kernel refuses to copy a file or folder with another
-//! owner or group (EOVERFLOW), even if the program may write to it. An example is a project's folder whose group is
-//! one of the user's other groups. If the program may meet such files, its writes are redirected instead.
+//! The namespace has one user and one group, the program's. The kernel refuses to copy a file or folder with a
+//! different owner or group (EOVERFLOW), even if the program may write to it. One example is a project folder whose
+//! group is one of the user's other groups. If the program may encounter such files, its writes are redirected
+//! instead.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -18,7 +19,7 @@ use rustix::process::{getgid, getuid};
 /// (`uncopied.py`).
 pub(in crate::predict) const UNCOPIED: &str = "uncopied";
 
-/// The maximum number of files to look at below a folder, the nearest first.
+/// The maximum number of files to examine below a folder, starting with the nearest.
 const MOST: usize = 4096;
 
 /// A file or folder that the program may change, but that an overlay cannot copy.
@@ -41,7 +42,7 @@ impl Display for Uncopied {
 }
 
 impl Uncopied {
-    /// The first such file at or below one of these places. The folders in `made` need no copy.
+    /// The first such file at or below one of these paths. The folders in `made` need no copy.
     pub(super) fn first<'all>(
         places: impl IntoIterator<Item = &'all PathBuf>,
         made: &[PathBuf],
@@ -56,7 +57,7 @@ impl Uncopied {
         while looked < MOST
             && let Some(path) = left.pop_front()
         {
-            // A link's target counts, too.
+            // A link's target counts too.
             let Ok(it) = fs::metadata(&path) else { continue };
             looked += 1;
             if (it.is_dir() || it.is_file()) && !made.contains(&path) {
@@ -78,14 +79,14 @@ impl Uncopied {
     }
 }
 
-/// The files and folders that the words of a command name, and the folders in which it would create them.
+/// The files and folders that a command's arguments name, and the folders in which the command would create them.
 pub(super) fn named(command: &[OsString]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for word in command {
         let word = word.to_string_lossy();
         let path = Path::new(word.rsplit_once('=').map_or(&*word, |(_, value)| value));
         if path.components().count() < 2 {
-            // In the current folder, or no path.
+            // A name in the current folder, or not a path at all.
             continue;
         }
         found.extend(path.ancestors().find_map(|it| it.canonicalize().ok()));

@@ -32,7 +32,7 @@ pub(in crate::predict) struct Written {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::predict) struct File {
     pub(in crate::predict) path: PathBuf,
-    /// Its size, holes included.
+    /// Its size, including holes.
     pub(in crate::predict) bytes: u64,
     pub(in crate::predict) kind: Kind,
 }
@@ -64,7 +64,7 @@ pub(super) struct Layer<'view> {
     pub(super) upper: &'view Path,
     /// The unchanged folder on the disk, under another path.
     pub(super) lower: &'view Path,
-    /// The same folder under a path at which new files can be written.
+    /// The same folder, under a path at which new files can be written.
     pub(super) real: &'view Path,
 }
 
@@ -139,7 +139,7 @@ impl Written {
     }
 }
 
-/// Whether a file is unchanged: its mode, size and time of the last change are the same.
+/// Whether a file is unchanged: its mode, size and modification time are the same.
 fn is_same(before: &Metadata, now: &Metadata) -> bool {
     let of = |it: &Metadata| (it.mode(), it.len(), it.mtime(), it.mtime_nsec());
     before.is_file() && now.is_file() && of(before) == of(now)

@@ -1,4 +1,4 @@
-//! Compares the model with NCCL 2.28.9 on two H100s in six modes, to the byte. Also has four worked examples.
+//! Compares the model with NCCL 2.28.9 on two H100s in six modes, to the byte. There are also four worked examples.
 
 use super::*;
 use crate::named;
@@ -18,7 +18,7 @@ fn all_to_all(comm: &Communicator, local_peers: u32) -> Bytes {
     (comm.send_to_peer(true) + comm.receive_from_peer(true)) * local_peers
 }
 
-/// The growth of the pool of local memory, in MiB, from the stack of one kernel (or a new context) to another.
+/// How many MiB the pool of local memory grows by between one kernel's stack size (or a new context) and another's.
 fn local_mib(gpu: &str, before: Option<Kernel>, kernel: Kernel) -> u64 {
     let pool = |kernel: Option<Kernel>| {
         local_memory_bytes(named(gpu).unwrap(), kernel.map_or(0, Kernel::stack_bytes))
@@ -31,7 +31,7 @@ fn mib(bytes: Bytes) -> u64 {
     bytes.device / MIB
 }
 
-/// The bytes on the device, for each mode: base, ring, send and receive of two H100s.
+/// The bytes on the device for each mode: base, ring, send and receive, for two H100s.
 #[test]
 fn the_six_measured_modes() {
     let default = Variables::default;
@@ -77,7 +77,8 @@ fn a_communicator_of_one_rank_takes_388_mib_and_nothing_more() {
     assert_eq!(comm.at_init().device, 406_847_488);
     assert_eq!(comm.ring(), Bytes::default());
     assert!(!comm.is_connected_at_init());
-    // Modes that allocate the buffers of all channels at creation, and a mode with four channels. These are measured as well.
+    // Modes that allocate the buffers of all channels at creation, and a mode with four channels. These figures are
+    // also measured.
     let made = |variables| mib(comm_of(Topology::node(named("H100").unwrap(), 1), variables).at_init());
     assert_eq!(made(Variables { runtime_connect: false, ..Variables::default() }), 388 + 512);
     assert_eq!(made(Variables { cumem: false, ..Variables::default() }), 512);
@@ -136,7 +137,8 @@ fn worked_example_eight_h100_by_nvswitch() {
     assert_eq!(mib(comm.base() + comm.ring()), 518, "a further group");
     assert_eq!(mib(all_to_all(&comm, 2)), 768, "a stage with two neighbours");
     assert_eq!(mib((comm.base() + all_to_all(&comm, 1)) * 2), 1_228, "lazy, not batched");
-    // With the library, all local memory and PyTorch's streams: 3.26 GiB. NVIDIA/nccl#1685 reports 3.28 GiB.
+    // With the library, all local memory and PyTorch's streams, the total is 3.26 GiB. NVIDIA/nccl#1685 reports 3.28
+    // GiB.
     let local = 186 + local_mib("H100", Some(Kernel::Ring), Kernel::SendReceive);
     assert_eq!(106 + 230 + 2_688 + local + 70, 3_342);
 }

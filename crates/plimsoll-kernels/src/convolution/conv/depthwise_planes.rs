@@ -9,7 +9,7 @@ use super::shape::{ConvShape, Format, Formats};
 use crate::parallel::{Pieces, for_each_cut_with, scratch_workers};
 use crate::simd::vectorize;
 
-/// Positions that are summed at a time: two of the widest registers.
+/// The number of positions to sum at a time: two of the widest registers.
 const LANES: usize = 32;
 
 /// The layout of a framed plane: `[depth][height][phase of columns][columns]`.

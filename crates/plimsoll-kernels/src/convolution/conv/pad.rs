@@ -1,5 +1,5 @@
 //! Copies images into a frame of zeros, so that no window reaches outside. A few images are copied at a time, so the copy
-//! stays in a near cache and does not grow with the batch.
+//! stays in a nearby cache and does not grow with the batch.
 
 use std::ops::Range;
 

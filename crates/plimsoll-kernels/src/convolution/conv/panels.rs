@@ -50,7 +50,7 @@ pub(super) struct Packing {
     pub(super) order: Format,
 }
 
-/// Taps that are transposed at a time.
+/// The number of taps to transpose at a time.
 const RUN: usize = 64;
 
 impl Packing {

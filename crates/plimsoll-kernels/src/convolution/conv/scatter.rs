@@ -11,7 +11,7 @@ use crate::parallel::{Pieces, for_each_cut, for_each_cut_with, scratch_workers};
 use crate::tile::{Depth, ROWS, Start, Tile};
 use crate::transpose::transpose;
 
-/// The maximum number of floats in a panel of one image's sums, so that they stay in a near cache.
+/// The maximum number of floats in a panel of one image's sums, so that they stay in a nearby cache.
 const SUMS: usize = 1 << 16;
 
 /// Whether scattering is faster than sums over windows (`gather.rs`), which would multiply many zeros.

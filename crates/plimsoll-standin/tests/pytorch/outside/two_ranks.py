@@ -1,4 +1,4 @@
-"""Prints the GPU memory that each first use of NCCL takes outside PyTorch's allocator, on the first of two ranks.
+"""Prints the GPU memory that each first use of NCCL needs outside PyTorch's allocator, on the first of two ranks.
 
     torchrun --nproc-per-node 2 two_ranks.py MODE
 

@@ -34,7 +34,7 @@ INLINE void copy_16(u16* to, const u16* from, bool inside) {
 INLINE void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 INLINE void copies_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
-// Copies rows of a matrix to shared memory; rows from `limit` on are zero.
+// Copies rows of a matrix to shared memory; rows from `limit` onward are zero.
 template <int ROWS> INLINE void fetch(u16* to, const u16* from, i64 stride, i64 first, i64 limit) {
 #pragma unroll
     for (int i = 0; i < (ROWS * (D / 8) + THREADS - 1) / THREADS; i++) {
@@ -54,12 +54,12 @@ INLINE void four_transposed(u32* r, const u16* p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)));
 }
-// Loads a left operand: rows from `row` on, 16 terms from `term` on.
+// Loads a left operand: rows from `row` onward, 16 terms from `term` onward.
 INLINE void left(u32* a, const u16* tile, int row, int term) {
     int lane = threadIdx.x & 31;
     four(a, tile + (row + (lane & 15)) * ROW + term + (lane >> 4) * 8);
 }
-// Loads two right operands whose columns are rows of the tile: columns from `col` on, 16 terms from `term` on.
+// Loads two right operands whose columns are rows of the tile: columns from `col` onward, 16 terms from `term` onward.
 INLINE void right(u32* b, const u16* tile, int col, int term) {
     int lane = threadIdx.x & 31;
     four(b, tile + (col + (lane >> 4) * 8 + (lane & 7)) * ROW + term + (lane >> 3 & 1) * 8);

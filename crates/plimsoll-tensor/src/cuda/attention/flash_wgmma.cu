@@ -39,7 +39,7 @@ struct Shape {
 INLINE int lane_row() { int thread = thread_now(); return (thread >> 5 & 3) * 16 + (thread >> 2 & 7); }
 INLINE int lane_column() { return 2 * (thread_now() & 3); }
 
-// Masks the scores of 64 queries from `query` on and N keys from `key` on: excluded scores become `nothing`.
+// Masks the scores of 64 queries from `query` onward and N keys from `key` onward: excluded scores become `nothing`.
 INLINE bool is_cut(int query, int key, int keys) { return key + N > keys || (CAUSAL && key + N > query + 1); }
 INLINE void cut(float (&p)[N / 2], int query, int key, int keys, float nothing) {
     query += lane_row();

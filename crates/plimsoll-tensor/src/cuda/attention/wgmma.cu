@@ -42,7 +42,7 @@ template <int LAST> INLINE void copies_wait() {
 }
 // The thread index, read again at each use: values derived from it would otherwise occupy registers between uses.
 INLINE int thread_now() { int x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
-// Copies rows of a matrix to a tile; rows from `limit` on are zero.
+// Copies rows of a matrix to a tile; rows from `limit` onward are zero.
 template <int ROWS> INLINE void fetch(u32 to, const u16* from, i64 stride, int first, int limit) {
     const int EACH = THREADS / 8;
     int thread = thread_now(), row = thread / 8, nth = thread % 8;

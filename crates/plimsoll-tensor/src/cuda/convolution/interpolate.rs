@@ -1,4 +1,4 @@
-//! Resampling of images to another size.
+//! Resampling of images to a different size.
 
 use plimsoll_cuda::Args;
 

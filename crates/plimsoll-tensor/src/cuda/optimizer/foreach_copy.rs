@@ -6,12 +6,12 @@ use crate::cuda::{CudaCall, Placed};
 use crate::error::Result;
 
 const TEXT: &str = include_str!("foreach_copy.cu");
-/// Bytes per block; the same value as in the kernel text.
+/// Bytes per block; the same value as in the kernel source.
 const CHUNK: u64 = 16_384;
 /// The maximum number of tensors per launch: a kernel's arguments can have at most 32,764 bytes.
 const MOST: usize = 512;
 
-/// A tensor, and the one whose values it gets.
+/// A tensor, and the tensor whose values it gets.
 type Pair<'a> = (Placed<'a>, Placed<'a>);
 
 /// `to…, from… -> to…` in place. Both lists have the same shapes and types, without gaps.

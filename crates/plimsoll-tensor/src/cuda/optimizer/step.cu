@@ -3,7 +3,7 @@
 //
 // Macros defined before this text:
 //   P, G, S    the types of parameters, gradients and state
-//   ROUNDS, R  whether parameters are also written in another type, and that type
+//   ROUNDS, R  whether parameters are also written in a different type, and that type
 //   MOST       the maximum number of parameters
 //   RULE       0 SGD, 1 SGD with momentum, 2 Adam
 

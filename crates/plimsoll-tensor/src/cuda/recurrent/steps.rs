@@ -1,4 +1,4 @@
-//! Recurrent layers: one product with the state and one kernel for each step.
+//! Recurrent layers: each step is one product with the state and one kernel.
 
 use plimsoll_cuda::{Args, Source};
 use plimsoll_kernels::recurrent::{Cell, Steps};
@@ -11,7 +11,7 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("steps.cu");
 
-/// The address of the rows of one step in a tensor.
+/// The address of one step's rows in a tensor.
 fn rows(steps: &Steps, x: Placed<'_>, time: usize, width: usize) -> u64 {
     x.address + (steps.row(time, 0) * width * x.dtype.size()) as u64
 }
@@ -68,7 +68,7 @@ pub(crate) fn forward(call: &mut CudaCall<'_>, steps: &Steps) -> Result<()> {
     };
     let (dtype, hidden, state, width) = (y.dtype, steps.hidden, steps.state, steps.width());
     let wide = Operand::rows(scratch, dtype.accumulator(), width);
-    // The output of a step before its projection is stored behind the state's part of the gates.
+    // The output of a step before its projection is stored after the state's part of the gates.
     let outputs = scratch + (steps.batch * width * dtype.accumulator().size()) as u64;
     for i in 0..steps.time {
         let (time, before) = steps.at(i);

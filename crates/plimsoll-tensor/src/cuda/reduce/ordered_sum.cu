@@ -42,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(O* out, const T* x, i64
         int depth = 0;
         for (i64 part = 0; part < parts; part++) {
             nodes[depth++] = load<A>(x + part * n + i + at);
-            // As many complete subtrees end here as the number of parts so far has zeros at its end.
+            // The number of complete subtrees that end here is the number of trailing zero bits in the number of parts
+            // so far.
             for (i64 rest = part + 1; !(rest & 1); rest >>= 1) {
                 depth--;
                 nodes[depth - 1] += nodes[depth];

@@ -59,8 +59,8 @@ impl Tensor {
     /// A mask that requires a gradient, and a second derivative, do materialize the matrix of scores in the backward pass.
     ///
     /// # Errors
-    /// Incompatible sizes or dtypes; different numbers of heads without `enable_gqa`; a mask together with `is_causal`; a
-    /// probability outside 0 to 1; out of memory.
+    /// If the sizes or dtypes are incompatible; if the numbers of heads differ without `enable_gqa`; if there is a mask
+    /// and `is_causal` is set; if a probability is outside 0 to 1; or if memory runs out.
     pub fn scaled_dot_product_attention(
         &self,
         key: impl AsRef<Tensor>,
@@ -110,7 +110,7 @@ impl Tensor {
     /// `heads`, heads are shared; `enable_gqa` is ignored.
     ///
     /// # Errors
-    /// The errors of [`Tensor::scaled_dot_product_attention`].
+    /// The same errors as [`Tensor::scaled_dot_product_attention`].
     pub fn packed_attention(
         &self,
         heads: usize,

@@ -121,7 +121,7 @@ impl Tensor {
     /// Elements beyond the tables' width are unchanged. The tables have no gradient.
     ///
     /// # Errors
-    /// Incompatible sizes or dtypes; out of memory.
+    /// If the sizes or dtypes are incompatible, or memory runs out.
     pub fn apply_rotary(
         &self,
         cos: impl AsRef<Tensor>,
@@ -135,7 +135,7 @@ impl Tensor {
     /// Cosines and sines of the angles `position · base^(-2 i / dim)` for `rows` positions and `i` below `dim / 2`.
     ///
     /// # Errors
-    /// An odd `dim`; out of memory.
+    /// If `dim` is odd, or memory runs out.
     pub fn rotary_tables(rows: usize, dim: usize, base: f64, device: &Device) -> Result<(Tensor, Tensor)> {
         if !dim.is_multiple_of(2) {
             return Err(Error::argument("rotary_tables", format!("dim is {dim}; it must be even")));
@@ -156,7 +156,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn rotary_tables_of(rows: usize, frequencies: &[f64], device: &Device) -> Result<(Tensor, Tensor)> {
         let angles =
             || (0..rows).flat_map(|row| frequencies.iter().map(move |frequency| row as f64 * frequency));

@@ -1,7 +1,7 @@
 //! Scaled dot-product attention that never materializes the matrix of scores.
 //!
-//! It saves the inputs, the output and one number for each row of scores, as PyTorch's kernels do. Memory is linear in the
-//! length of the sequence.
+//! It saves the inputs, the output and one number for each row of scores, as PyTorch's kernels do. Memory is linear in
+//! the sequence length.
 
 use std::sync::Arc;
 

@@ -83,7 +83,7 @@ impl Axis {
         }
     }
 
-    /// Converts an integer position to an index, and tells whether it is inside the image.
+    /// Converts an integer position to an index, and returns whether it is inside the image.
     fn index(self, place: &Tensor) -> Result<(Tensor, Tensor)> {
         let last = self.size as f64 - 1.0;
         let inside = place.ge_scalar(0.0)?.logical_and(&place.le_scalar(last)?)?;
@@ -195,7 +195,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Incompatible shapes; images without elements; different dtypes; bicubic sampling in three dimensions; out of memory.
+    /// If the shapes are incompatible, the images have no elements, the dtypes differ, bicubic sampling is used in
+    /// three dimensions, or memory runs out.
     pub fn grid_sample(&self, grid: impl AsRef<Tensor>, options: GridSampleOptions) -> Result<Tensor> {
         let grid = grid.as_ref();
         let spatial = self.rank().saturating_sub(2);
@@ -227,7 +228,7 @@ impl Tensor {
     /// `torch.nn.functional.affine_grid`.
     ///
     /// # Errors
-    /// Incompatible shapes; out of memory.
+    /// If the shapes are incompatible, or memory runs out.
     pub fn affine_grid(&self, size: &[usize], align_corners: bool) -> Result<Tensor> {
         let spatial = size.len().saturating_sub(2);
         if !matches!(spatial, 2 | 3) || self.shape() != [size[0], spatial, spatial + 1] {

@@ -1,4 +1,4 @@
-//! Resampling of `[batch, channels, …]` to another size. Its derivative only needs the sizes.
+//! Resampling of `[batch, channels, …]` to a different size. Its derivative only needs the sizes.
 
 use smallvec::smallvec;
 
@@ -204,7 +204,7 @@ impl Operator for InterpolateBackward {
 }
 
 impl Tensor {
-    /// Resamples images `[batch, channels, …]` of one to three dimensions to another size. Like
+    /// Resamples images `[batch, channels, …]` with one to three dimensions to a different size. Like
     /// `torch.nn.functional.interpolate`, without antialiasing.
     ///
     /// ```
@@ -216,8 +216,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Sizes or scales that do not match the image's dimensions; a size of 0; a dtype other than floating-point ones and
-    /// `uint8`; out of memory.
+    /// If the sizes or scales do not match the image's dimensions, a size is 0, the dtype is neither floating-point nor
+    /// `uint8`, or memory runs out.
     pub fn interpolate(&self, to: ResizeTo<'_>, mode: InterpolateMode) -> Result<Tensor> {
         let misfit = |why: &str| {
             let message = format!(

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `conv/` | convolution and transposed convolution |
 //! | `pool/` | pooling |
-//! | `interpolate` | resampling to another size |
+//! | `interpolate` | resampling to a different size |
 //! | `bicubic` | bicubic resampling |
 //! | `grid_sample` | images sampled at the points of a grid |
 //! | `windows` | windows of images as columns, and the inverse (`unfold`, `fold`) |

@@ -23,7 +23,7 @@ impl Tensor {
     /// Rearranges `[…, c · r², h, w]` into `[…, c, h · r, w · r]`. Like `torch.nn.functional.pixel_shuffle`.
     ///
     /// # Errors
-    /// A number of channels that is not divisible by `r²`; out of memory.
+    /// If the number of channels is not divisible by `r²`, or memory runs out.
     pub fn pixel_shuffle(&self, upscale_factor: usize) -> Result<Tensor> {
         const NAME: &str = "pixel_shuffle";
         let (r, (lead, [c, h, w])) = (upscale_factor, image(NAME, self)?);
@@ -37,7 +37,7 @@ impl Tensor {
     /// The inverse of [`Tensor::pixel_shuffle`]. Like `torch.nn.functional.pixel_unshuffle`.
     ///
     /// # Errors
-    /// Sizes that are not divisible by `r`; out of memory.
+    /// If the sizes are not divisible by `r`, or memory runs out.
     pub fn pixel_unshuffle(&self, downscale_factor: usize) -> Result<Tensor> {
         const NAME: &str = "pixel_unshuffle";
         let (r, (lead, [c, h, w])) = (downscale_factor, image(NAME, self)?);
@@ -51,7 +51,7 @@ impl Tensor {
     /// Interleaves the channels of `groups` equal groups of `[batch, channels, …]`. Like `torch.nn.functional.channel_shuffle`.
     ///
     /// # Errors
-    /// A number of channels that is not divisible by the number of groups; out of memory.
+    /// If the number of channels is not divisible by the number of groups, or memory runs out.
     pub fn channel_shuffle(&self, groups: usize) -> Result<Tensor> {
         const NAME: &str = "channel_shuffle";
         let [batch, channels, rest @ ..] = self.shape() else {

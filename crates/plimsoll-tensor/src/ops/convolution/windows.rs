@@ -63,7 +63,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A window larger than the padded image; sizes of 0; out of memory.
+    /// If the window is larger than the padded image, a size is 0, or memory runs out.
     pub fn im2col(&self, options: WindowOptions) -> Result<Tensor> {
         match *self.shape() {
             [_, _, h, w] => {
@@ -82,8 +82,8 @@ impl Tensor {
     /// `torch.nn.functional.fold`.
     ///
     /// # Errors
-    /// A number of columns that differs from the number of windows; a number of rows that is not a multiple of the window's
-    /// elements; out of memory.
+    /// If the number of columns is not the number of windows, the number of rows is not a multiple of the window's
+    /// elements, or memory runs out.
     pub fn col2im(&self, output_size: [usize; 2], options: WindowOptions) -> Result<Tensor> {
         let (rows, columns) = match *self.shape() {
             [_, rows, columns] => (rows, columns),

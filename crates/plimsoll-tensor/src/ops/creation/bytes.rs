@@ -16,7 +16,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A device that computes no values; out of memory, if a view must be gathered first.
+    /// If the device computes no values, or if memory runs out for gathering a view.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         if !self.device().has_values() {
             let device = self.device().name().to_owned();

@@ -33,7 +33,7 @@ impl Tensor {
     /// The values in row-major order without gaps. Returns the tensor itself if it is contiguous, otherwise a copy.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
@@ -41,17 +41,17 @@ impl Tensor {
     /// A contiguous copy with its own storage. Gradients flow through it. Like `Tensor.clone`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn copy(&self) -> Result<Tensor> {
         call_one(Copy::AS_IT_IS, &[self])
     }
 
-    /// Converts the values to another dtype. Floats round to the nearest; conversion to integers truncates and saturates;
+    /// Converts the values to a different dtype. Floats round to the nearest; conversion to integers truncates and saturates;
     /// integers wrap; `bool` is true where a value is not zero. Gradients flow between floating-point dtypes. Like
     /// `Tensor.to(dtype)`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if self.dtype() == dtype {
             return Ok(self.clone());
@@ -64,7 +64,7 @@ impl Tensor {
     /// Converts to `float64`. Like `Tensor.double()`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn double(&self) -> Result<Tensor> {
         self.to_dtype(DType::F64)
     }
@@ -72,7 +72,7 @@ impl Tensor {
     /// Converts to `float32`. Like `Tensor.float()`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn float(&self) -> Result<Tensor> {
         self.to_dtype(DType::F32)
     }
@@ -80,7 +80,7 @@ impl Tensor {
     /// Converts to `float16`. Like `Tensor.half()`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn half(&self) -> Result<Tensor> {
         self.to_dtype(DType::F16)
     }
@@ -88,7 +88,7 @@ impl Tensor {
     /// Converts to `bfloat16`. Like `Tensor.bfloat16()`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn bfloat16(&self) -> Result<Tensor> {
         self.to_dtype(DType::BF16)
     }
@@ -96,7 +96,7 @@ impl Tensor {
     /// Converts to `int64`. Like `Tensor.long()`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn long(&self) -> Result<Tensor> {
         self.to_dtype(DType::I64)
     }

@@ -100,7 +100,7 @@ impl Source {
         }
     }
 
-    /// Refuses dtypes that cannot hold such values.
+    /// Rejects dtypes that cannot hold such values.
     pub(crate) fn check(self, op: &'static str, dtype: DType) -> Result<()> {
         let refused = |expected| Err(Error::DType { op, expected, got: dtype });
         match self {
@@ -211,7 +211,7 @@ impl Tensor {
     /// A tensor of this shape with these values, row-major. Like `torch.tensor`.
     ///
     /// # Errors
-    /// A number of values that does not match the shape; out of memory.
+    /// If the number of values does not match the shape, or memory runs out.
     pub fn from_slice<T: Element>(values: &[T], shape: &[usize], device: &Device) -> Result<Tensor> {
         Tensor::from_bytes(T::bytes_of(values), T::DTYPE, shape, device)
     }
@@ -219,7 +219,7 @@ impl Tensor {
     /// A tensor from the native-endian bytes of its elements, row-major.
     ///
     /// # Errors
-    /// A byte count that does not match the shape; a boolean that is neither 0 nor 1; out of memory.
+    /// If a byte count does not match the shape, a boolean is neither 0 nor 1, or memory runs out.
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
         want_elements(bytes, dtype, shape)?;
         let data = dispatch::empty(shape, dtype, device, "tensor")?;
@@ -238,7 +238,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Tensor::from_bytes`]; no pinned memory is available: [`Error::PinnedMemory`].
+    /// The same errors as [`Tensor::from_bytes`]; [`Error::PinnedMemory`] if no pinned memory is available.
     pub fn from_bytes_pinned(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Tensor> {
         want_elements(bytes, dtype, shape)?;
         let data = dispatch::empty_in_pinned(shape, dtype, &Device::cpu(), "pin_memory")?;
@@ -249,7 +249,7 @@ impl Tensor {
     /// An uninitialized tensor. Like `torch.empty`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn empty(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
         dispatch::empty(shape, dtype, device, "tensor").map(Tensor::from_data)
     }
@@ -257,7 +257,7 @@ impl Tensor {
     /// Zeros, as `float32`. Like `torch.zeros`.
     ///
     /// # Errors
-    /// Out of memory, as for every constructor.
+    /// If memory runs out, as for every constructor.
     pub fn zeros(shape: &[usize], device: &Device) -> Result<Tensor> {
         create("zeros", Source::Value(0.0), shape, DType::F32, device)
     }
@@ -265,7 +265,7 @@ impl Tensor {
     /// Ones, as `float32`. Like `torch.ones`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn ones(shape: &[usize], device: &Device) -> Result<Tensor> {
         create("ones", Source::Value(1.0), shape, DType::F32, device)
     }
@@ -273,7 +273,7 @@ impl Tensor {
     /// A tensor filled with `value`, converted to `dtype`. Like `torch.full`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn full(shape: &[usize], value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
         create("full", Source::Value(value), shape, dtype, device)
     }
@@ -281,7 +281,7 @@ impl Tensor {
     /// Zeros with another tensor's shape, dtype, device and order of dimensions. Like `torch.zeros_like`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn zeros_like(&self) -> Result<Tensor> {
         like(self, |shape| create("zeros_like", Source::Value(0.0), shape, self.dtype(), self.device()))
     }
@@ -289,7 +289,7 @@ impl Tensor {
     /// Ones with another tensor's shape, dtype, device and order of dimensions. Like `torch.ones_like`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn ones_like(&self) -> Result<Tensor> {
         like(self, |shape| create("ones_like", Source::Value(1.0), shape, self.dtype(), self.device()))
     }
@@ -297,7 +297,7 @@ impl Tensor {
     /// `0, 1, …, n - 1` as 64-bit integers. Like `torch.arange(n)`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn arange(n: usize, device: &Device) -> Result<Tensor> {
         create("arange", Source::Sequence { start: 0.0, step: 1.0 }, &[n], DType::I64, device)
     }
@@ -305,7 +305,7 @@ impl Tensor {
     /// Values from the standard normal distribution. Like `torch.randn`; see [`Device::manual_seed`].
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn randn(shape: &[usize], device: &Device) -> Result<Tensor> {
         let from = Distribution::Normal { mean: 0.0, std: 1.0 };
         create("randn", Source::Random(from, device.next_random()), shape, DType::F32, device)
@@ -314,7 +314,7 @@ impl Tensor {
     /// Uniform random values in `[0, 1)`. Like `torch.rand`; see [`Device::manual_seed`].
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn rand(shape: &[usize], device: &Device) -> Result<Tensor> {
         let from = Distribution::Uniform { low: 0.0, high: 1.0 };
         create("rand", Source::Random(from, device.next_random()), shape, DType::F32, device)

@@ -23,7 +23,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A step of 0 or in the wrong direction; bounds that are not finite; out of memory.
+    /// If the step is 0 or in the wrong direction, the bounds are not finite, or memory runs out.
     pub fn arange_from(start: f64, end: f64, step: f64, dtype: DType, device: &Device) -> Result<Tensor> {
         let count = (end - start) / step;
         if step == 0.0 || !count.is_finite() || count < 0.0 {
@@ -37,7 +37,7 @@ impl Tensor {
     /// `count` evenly spaced values from `start` to `end`, both included, as `float32`. Like `torch.linspace`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn linspace(start: f64, end: f64, count: usize, device: &Device) -> Result<Tensor> {
         create("linspace", Source::Between { start, end, count }, &[count], DType::F32, device)
     }
@@ -45,7 +45,7 @@ impl Tensor {
     /// `base` raised to the values of [`Tensor::linspace`]. Like `torch.logspace`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn logspace(start: f64, end: f64, count: usize, base: f64, device: &Device) -> Result<Tensor> {
         Tensor::linspace(start, end, count, device)?.affine(base.ln(), 0.0)?.exp()
     }
@@ -53,7 +53,7 @@ impl Tensor {
     /// Ones on the diagonal, zeros elsewhere, as `float32`. Like `torch.eye(rows, columns)`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn eye(rows: usize, columns: usize, device: &Device) -> Result<Tensor> {
         let eye = Tensor::zeros(&[rows, columns], device)?;
         eye.diagonal(0, 0, 1)?.fill_(1.0)?;
@@ -63,7 +63,7 @@ impl Tensor {
     /// Uniform random integers in `[low, high)`, as `int64`. Like `torch.randint`; see [`Device::manual_seed`].
     ///
     /// # Errors
-    /// An empty range; out of memory.
+    /// If the range is empty, or memory runs out.
     pub fn randint(low: i64, high: i64, shape: &[usize], device: &Device) -> Result<Tensor> {
         if low >= high {
             return Err(Error::argument(
@@ -83,7 +83,7 @@ impl Tensor {
     /// `0, 1, …, n - 1` in random order, as `int64`. Like `torch.randperm`; see [`Device::manual_seed`].
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn randperm(n: usize, device: &Device) -> Result<Tensor> {
         create("randperm", Source::Permutation(device.next_random()), &[n], DType::I64, device)
     }
@@ -91,7 +91,7 @@ impl Tensor {
     /// A tensor filled with `value`, with another tensor's shape, dtype and order of dimensions. Like `torch.full_like`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn full_like(&self, value: f64) -> Result<Tensor> {
         like(self, |shape| create("full_like", Source::Value(value), shape, self.dtype(), self.device()))
     }
@@ -99,15 +99,15 @@ impl Tensor {
     /// An uninitialized tensor with another tensor's shape, dtype and order of dimensions. Like `torch.empty_like`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn empty_like(&self) -> Result<Tensor> {
         self.empty_like_of(self.dtype())
     }
 
-    /// [`Tensor::empty_like`] with another dtype. Like `torch.empty_like` with its argument `dtype`.
+    /// [`Tensor::empty_like`] with a different dtype. Like `torch.empty_like` with its argument `dtype`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn empty_like_of(&self, dtype: DType) -> Result<Tensor> {
         like(self, |shape| Tensor::empty(shape, dtype, self.device()))
     }
@@ -115,7 +115,7 @@ impl Tensor {
     /// Uniform random values in `[0, 1)`, with another tensor's shape and dtype. Like `torch.rand_like`.
     ///
     /// # Errors
-    /// A dtype that is not floating-point; out of memory.
+    /// If the dtype is not floating-point, or memory runs out.
     pub fn rand_like(&self) -> Result<Tensor> {
         self.drawn_like("rand_like", Distribution::Uniform { low: 0.0, high: 1.0 })
     }
@@ -123,7 +123,7 @@ impl Tensor {
     /// Values from the standard normal distribution, with another tensor's shape and dtype. Like `torch.randn_like`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::rand_like`].
+    /// The same errors as [`Tensor::rand_like`].
     pub fn randn_like(&self) -> Result<Tensor> {
         self.drawn_like("randn_like", Distribution::Normal { mean: 0.0, std: 1.0 })
     }
@@ -136,7 +136,7 @@ impl Tensor {
     /// 1 with the probability given by each element, otherwise 0, in this tensor's dtype. Like `torch.bernoulli`.
     ///
     /// # Errors
-    /// A dtype that is not floating-point; out of memory.
+    /// If the dtype is not floating-point, or memory runs out.
     pub fn bernoulli(&self) -> Result<Tensor> {
         no_grad(|| self.rand_like()?.lt(self)?.to_dtype(self.dtype()))
     }

@@ -1,4 +1,4 @@
-//! Moves and converts leaves: a parameter on another device, or in another dtype or memory format, keeps its owner, gradient
+//! Moves and converts leaves: a parameter on another device, or in a different dtype or memory format, keeps its owner, gradient
 //! and hooks.
 
 use crate::autograd::no_grad;
@@ -10,11 +10,12 @@ use crate::storage::State;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// Moves this leaf to another device, as PyTorch's `Module.to` moves a parameter. The result is a leaf with the same owner
-    /// and hooks, and with the gradient moved too. Returns the leaf itself if it is already there.
+    /// Moves this leaf to another device, as PyTorch's `Module.to` moves a parameter. The result is a leaf with the
+    /// same owner and hooks, and its gradient moves too. Returns the leaf itself if it is already there.
     ///
     /// # Errors
-    /// A tensor that is not a leaf; out of memory; a source without values, unless the target has none either.
+    /// If the tensor is not a leaf; if memory runs out; or if a source has no values, unless the target has none
+    /// either.
     pub fn leaf_to_device(&self, device: &Device) -> Result<Tensor> {
         if !self.is_leaf() {
             let message = "an operation made this tensor: move it with `to_device`, which records the move";
@@ -23,12 +24,12 @@ impl Tensor {
         self.replaced(|tensor| tensor.to_device(device))
     }
 
-    /// Converts this leaf to another dtype, as PyTorch's `Module.to` converts a parameter. The result is a leaf with the same
-    /// owner and hooks, and with the gradient converted too. Returns the leaf itself if it has the dtype. If the values are
-    /// [evicted](crate::State::Evicted), they are converted when they are computed.
+    /// Converts this leaf to a different dtype, as PyTorch's `Module.to` converts a parameter. The result is a leaf with the same
+    /// owner and hooks, and its gradient is converted too. Returns the leaf itself if it already has the dtype. If the
+    /// values are [evicted](crate::State::Evicted), they are converted when they are computed.
     ///
     /// # Errors
-    /// A tensor that is not a leaf; a leaf that requires a gradient and a dtype that cannot have one; out of memory.
+    /// If the tensor is not a leaf, a leaf requires a gradient and a dtype that cannot have one, or memory runs out.
     pub fn leaf_to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if !self.is_leaf() {
             let message = "an operation made this tensor: convert it with `to_dtype`, which records it";
@@ -46,10 +47,10 @@ impl Tensor {
     }
 
     /// Converts this leaf to a memory format, as PyTorch's `Module.to` converts a parameter. The result is a leaf with the same
-    /// owner and hooks, and with the gradient converted too. Returns the leaf itself if it has the format.
+    /// owner and hooks, and its gradient is converted too. Returns the leaf itself if it already has the format.
     ///
     /// # Errors
-    /// A tensor that is not a leaf; errors of [`Tensor::to_memory_format`].
+    /// If the tensor is not a leaf; also errors of [`Tensor::to_memory_format`].
     pub fn leaf_to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
         if !self.is_leaf() {
             let message =
@@ -65,7 +66,7 @@ impl Tensor {
         })
     }
 
-    /// A leaf that replaces this one: `change` converts its values and its gradient.
+    /// A leaf that replaces this one: `change` converts the values and the gradient.
     fn replaced(&self, change: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         let leaf = no_grad(|| change(self))?;
         if leaf.is_same(self) {

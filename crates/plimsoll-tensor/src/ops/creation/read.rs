@@ -15,7 +15,7 @@ impl Tensor {
     /// The elements, row-major.
     ///
     /// # Errors
-    /// A dtype that does not match `T`; a device that computes no values; out of memory, if a view must be gathered first.
+    /// If the dtype does not match `T`, the device computes no values, or memory runs out for gathering a view.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.read("to_vec")
     }
@@ -23,7 +23,7 @@ impl Tensor {
     /// The value of a tensor with one element.
     ///
     /// # Errors
-    /// The errors of [`Tensor::to_vec`]; a number of elements other than one.
+    /// The same errors as [`Tensor::to_vec`], or if the tensor does not have exactly one element.
     pub fn item<T: Element>(&self) -> Result<T> {
         if self.numel() != 1 {
             return Err(Error::shape(
@@ -61,7 +61,7 @@ impl Tensor {
     /// PyTorch's `Tensor.to`. The copy keeps its owner: `fc.weight` stays a parameter called `fc.weight`.
     ///
     /// # Errors
-    /// Out of memory; a source without values, unless the target has none either.
+    /// If memory runs out, or if a source has no values, unless the target has none either.
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
         if self.device() == device {
             return Ok(self.clone());

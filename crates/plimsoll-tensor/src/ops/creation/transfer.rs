@@ -26,7 +26,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A tensor that is not on the host; no pinned memory is available: [`Error::PinnedMemory`].
+    /// If the tensor is not on the host; [`Error::PinnedMemory`] if no pinned memory is available.
     pub fn pin_memory(&self) -> Result<Tensor> {
         const NAME: &str = "pin_memory";
         if !self.device().is_host() {
@@ -52,7 +52,7 @@ impl Tensor {
     /// non_blocking=True)`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::to_device`]; no pinned memory is available.
+    /// The same errors as [`Tensor::to_device`], or if no pinned memory is available.
     pub fn to_device_non_blocking(&self, device: &Device) -> Result<Tensor> {
         const NAME: &str = "to_device";
         let here = self.device();

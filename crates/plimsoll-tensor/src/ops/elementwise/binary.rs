@@ -1,8 +1,8 @@
-//! Functions of two elements, with broadcasting, out of place and in place. Each row of the table in `pairs.rs` makes an
-//! operator.
+//! Functions of two elements, with broadcasting, out of place and in place. Each row of the table in `pairs.rs` defines
+//! an operator.
 //!
-//! A row has the function and the gradient of each side, as expressions of the incoming gradient `g` and of both elements, and
-//! declares which elements each gradient reads.
+//! A row has the function and the gradient of each side, as expressions in the incoming gradient `g` and both elements,
+//! and declares which elements each gradient reads.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -68,7 +68,7 @@ impl Types {
         }
     }
 
-    /// Fails if one of the inputs has a dtype that this row refuses, even if the other input does not.
+    /// Fails if one of the inputs has a dtype that this row rejects, even if the other input does not.
     fn want_each(self, op: &'static str, ins: &[Meta<'_>]) -> Result<()> {
         match self {
             Types::EachNumbers => ins.iter().try_for_each(|x| want_number(op, x.dtype)),
@@ -115,7 +115,7 @@ impl<F: Row> Kernel for Binary<F> {
         let compute = common.map(|common| F::TYPES.compute(common));
         let [a, b] = ["a", "b"].map(Cow::Borrowed);
         let [a, b] = match (compute, &call.ins[..]) {
-            // As on the host: an integer of another dtype is converted first.
+            // As on the host, integers of a different dtype are converted first.
             (Some(compute), [x, y]) if !compute.is_float() => {
                 let converted = |of: Cow<'static, str>, dtype: DType| match dtype == compute {
                     true => of,
@@ -200,7 +200,7 @@ pub(in crate::ops) fn backward<F: Row>(at: &Backward<'_>) -> Result<Grads> {
 
 /// The gradient of one side, in the output's shape.
 fn side_of<F: Row>(at: &Backward<'_>, grad: &Tensor, side: usize) -> Result<Tensor> {
-    // The gradient itself is a placeholder for operands that are not read.
+    // The gradient itself serves as a placeholder for operands that are not read.
     let [a, b] = match F::READS[side] {
         Reads::Neither => [grad.clone(), grad.clone()],
         Reads::Other if side == 0 => [grad.clone(), at.input(1)?],
@@ -217,7 +217,7 @@ fn side_of<F: Row>(at: &Backward<'_>, grad: &Tensor, side: usize) -> Result<Tens
     call_one(BinaryBackward::<F> { side, row: PhantomData }, &[grad, &a, &b])
 }
 
-/// The gradient of one side, in one pass and without temporaries.
+/// The gradient of one side, computed in one pass without temporaries.
 #[derive(Clone, Copy, Debug)]
 struct BinaryBackward<F> {
     side: usize,
@@ -390,7 +390,7 @@ impl<F: Row> Operator for BinaryInPlace<F> {
     }
 }
 
-/// Changes every element by a row of the table of pairs.
+/// Changes every element as a row of the table of pairs defines.
 pub(super) fn change<F: Row>(y: &Tensor, x: &Tensor) -> Result<()> {
     call(BinaryInPlace::<F>(PhantomData), &[y, x]).map(drop)
 }
@@ -434,7 +434,8 @@ macro_rules! binary {
             $(#[$doc])*
             ///
             /// # Errors
-            /// Shapes that do not broadcast; dtypes that the function does not support; different devices; out of memory.
+            /// If the shapes do not broadcast, the function does not support the dtypes, the devices differ, or memory
+            /// runs out.
             pub fn $name(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
                 let other = other.as_ref();
                 call_one(Binary($row), &[self, other])
@@ -444,7 +445,7 @@ macro_rules! binary {
                 #[doc = concat!("[`Tensor::", stringify!($name), "`] in place: `other` is broadcast to this shape.")]
                 ///
                 /// # Errors
-                /// The errors of [`Tensor::add_`]; a dtype that cannot hold the result.
+                /// The same errors as [`Tensor::add_`], or if the dtype cannot hold the result.
                 pub fn $in_place(&self, other: impl AsRef<Tensor>) -> Result<()> {
                     let other = other.as_ref();
                     super::binary::change::<$row>(self, other)
@@ -481,8 +482,8 @@ pub(super) fn row_cases<F: Row>(row: F, domain: Domain) -> Vec<Case> {
 pub(crate) use binary;
 
 impl Tensor {
-    /// Sums over the broadcast dimensions, so that the result has `shape` again. Returns the tensor itself if it has that
-    /// shape.
+    /// Sums over the broadcast dimensions, so that the result has `shape` again. Returns the tensor itself if it
+    /// already has that shape.
     pub(crate) fn sum_to(&self, shape: &[usize]) -> Result<Tensor> {
         if self.shape() == shape {
             return Ok(self.clone());

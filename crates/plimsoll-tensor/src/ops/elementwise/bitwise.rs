@@ -109,7 +109,7 @@ macro_rules! bits {
             $(#[$doc])*
             ///
             /// # Errors
-            /// A floating-point dtype; shapes that do not broadcast; out of memory.
+            /// If a dtype is floating-point, the shapes do not broadcast, or memory runs out.
             pub fn $name(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
                 let other = other.as_ref();
                 call_one(Bits::$op, &[self, other])
@@ -152,7 +152,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A floating-point dtype; out of memory.
+    /// If the dtype is floating-point, or memory runs out.
     pub fn bitwise_not(&self) -> Result<Tensor> {
         match self.dtype() {
             DType::Bool => self.logical_not(),

@@ -25,7 +25,7 @@ impl Tensor {
     /// Whether both tensors have the same shape and elements. Like `torch.equal`.
     ///
     /// # Errors
-    /// Different devices; a device that computes no values; out of memory.
+    /// If the devices differ, the device computes no values, or memory runs out.
     pub fn equal(&self, other: impl AsRef<Tensor>) -> Result<bool> {
         let other = other.as_ref();
         if self.shape() != other.shape() {
@@ -37,7 +37,7 @@ impl Tensor {
     /// Where `|self - other| <= atol + rtol · |other|`, broadcast: a tensor of `bool`. Like `torch.isclose`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; `bool` tensors; out of memory.
+    /// If the shapes do not broadcast, a tensor is `bool`, or memory runs out.
     pub fn isclose(&self, other: impl AsRef<Tensor>, tolerance: Tolerance) -> Result<Tensor> {
         let other = other.as_ref();
         let (a, b) = (self.detach(), other.detach());
@@ -66,7 +66,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Tensor::isclose`]; a device that computes no values.
+    /// The same errors as [`Tensor::isclose`], or if the device computes no values.
     pub fn allclose(&self, other: impl AsRef<Tensor>, tolerance: Tolerance) -> Result<bool> {
         let other = other.as_ref();
         self.isclose(other, tolerance)?.all()?.item::<bool>()

@@ -251,7 +251,7 @@ impl Tensor {
     /// self)`. Like `torch.lerp`.
     ///
     /// # Errors
-    /// Different dtypes or dtypes that are not floating-point; shapes that do not broadcast; out of memory.
+    /// If the dtypes differ or are not floating-point, the shapes do not broadcast, or memory runs out.
     pub fn lerp(&self, end: impl AsRef<Tensor>, weight: impl AsRef<Tensor>) -> Result<Tensor> {
         let (end, weight) = (end.as_ref(), weight.as_ref());
         call_one(Combine(Formula::Lerp), &[self, end, weight])
@@ -260,7 +260,7 @@ impl Tensor {
     /// [`Tensor::lerp`] with the same weight for all elements.
     ///
     /// # Errors
-    /// The errors of [`Tensor::lerp`].
+    /// The same errors as [`Tensor::lerp`].
     pub fn lerp_scalar(&self, end: impl AsRef<Tensor>, weight: f64) -> Result<Tensor> {
         let end = end.as_ref();
         call_one(Combine(Formula::LerpBy(weight)), &[self, end])
@@ -269,7 +269,7 @@ impl Tensor {
     /// [`Tensor::lerp`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::lerp`] and [`Tensor::add_`].
+    /// The same errors as [`Tensor::lerp`] and [`Tensor::add_`].
     pub fn lerp_(&self, end: impl AsRef<Tensor>, weight: impl AsRef<Tensor>) -> Result<()> {
         let (end, weight) = (end.as_ref(), weight.as_ref());
         call(CombineInPlace(Formula::Lerp), &[self, end, weight]).map(drop)
@@ -286,7 +286,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Tensor::lerp_`].
+    /// The same errors as [`Tensor::lerp_`].
     pub fn lerp_scalar_(&self, end: impl AsRef<Tensor>, weight: f64) -> Result<()> {
         let end = end.as_ref();
         call(CombineInPlace(Formula::LerpBy(weight)), &[self, end]).map(drop)
@@ -295,7 +295,7 @@ impl Tensor {
     /// `self + value · a · b`, broadcast. Like `torch.addcmul`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; `bool` tensors; out of memory.
+    /// If the shapes do not broadcast, a tensor is `bool`, or memory runs out.
     pub fn addcmul(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
         let (a, b) = (a.as_ref(), b.as_ref());
         let [x, a, b] = promoted([self, a, b])?;
@@ -305,7 +305,7 @@ impl Tensor {
     /// `self + value · a / b`, broadcast. Like `torch.addcdiv`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::addcmul`]; integer tensors.
+    /// The same errors as [`Tensor::addcmul`], or if the tensors are integers.
     pub fn addcdiv(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
         let (a, b) = (a.as_ref(), b.as_ref());
         let [x, a, b] = promoted([self, a, b])?;
@@ -315,7 +315,7 @@ impl Tensor {
     /// [`Tensor::addcmul`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::addcmul`] and [`Tensor::add_`].
+    /// The same errors as [`Tensor::addcmul`] and [`Tensor::add_`].
     pub fn addcmul_(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<()> {
         let (a, b) = (a.as_ref(), b.as_ref());
         call(CombineInPlace(Formula::Addcmul(value)), &[self, a, b]).map(drop)
@@ -324,7 +324,7 @@ impl Tensor {
     /// [`Tensor::addcdiv`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::addcdiv`] and [`Tensor::add_`].
+    /// The same errors as [`Tensor::addcdiv`] and [`Tensor::add_`].
     pub fn addcdiv_(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<()> {
         let (a, b) = (a.as_ref(), b.as_ref());
         call(CombineInPlace(Formula::Addcdiv(value)), &[self, a, b]).map(drop)

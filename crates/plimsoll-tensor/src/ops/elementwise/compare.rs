@@ -115,7 +115,7 @@ macro_rules! comparisons {
                 #[doc = concat!("Where `self ", $sign, " value`: a tensor of `bool`. As `torch.", $name, "` with a number.")]
                 ///
                 /// # Errors
-                /// Out of memory.
+                /// If memory runs out.
                 pub fn $scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
                     call_one(Test::$order(value.into()), &[self])
                 }
@@ -139,7 +139,7 @@ macro_rules! tests {
                 #[doc = concat!("Where elements are ", $what, ": a tensor of `bool`. As `torch.", stringify!($name), "`.")]
                 ///
                 /// # Errors
-                /// Out of memory.
+                /// If memory runs out.
                 pub fn $name(&self) -> Result<Tensor> {
                     call_one(Test::$test, &[self])
                 }

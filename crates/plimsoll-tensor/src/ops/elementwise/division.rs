@@ -73,7 +73,7 @@ macro_rules! divisions {
             $(#[$doc])*
             ///
             /// # Errors
-            /// An integer divided by 0; shapes that do not broadcast; `bool` tensors; out of memory.
+            /// If an integer is divided by 0, the shapes do not broadcast, a tensor is `bool`, or memory runs out.
             pub fn $name(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
                 let other = other.as_ref();
                 want_divisor(stringify!($name), self, other)?;

@@ -1,8 +1,8 @@
 //! Dual numbers, which evaluate the derivative of a row's expression with respect to one of its inputs.
 //!
 //! A [`Dual`] number has a value and a slope, and arithmetic computes both. A slope that is known to be 0 is `None`. So
-//! evaluating a row also shows for which inputs the derivative is 0 everywhere, and nothing is computed or saved for those. For
-//! a choice, only the slope of the chosen value counts, even if the other is NaN.
+//! evaluating a row also shows for which inputs the derivative is 0 everywhere, and nothing is computed or saved for
+//! those. When an expression chooses a value, only the slope of the chosen value counts, even if the other one is NaN.
 
 use std::f64::consts::FRAC_2_SQRT_PI;
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -203,7 +203,7 @@ impl<R: Real> Real for Dual<R> {
     fn pow(self, exponent: Dual<R>) -> Dual<R> {
         let (x, e) = (self.value, exponent.value);
         let value = x.pow(e);
-        // Everything to the power of 0 is 1.
+        // Anything to the power of 0 is 1.
         let of_base =
             self.slope.map(|slope| e.equals(R::of(0.0), R::of(0.0), slope * (e * x.pow(e - R::of(1.0)))));
         Dual { value, slope: Dual::both(of_base, exponent.slope.map(|slope| slope * (value * x.ln()))) }

@@ -106,7 +106,7 @@ impl Tensor {
     /// `x + value`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn add_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
         self.with_scalars(Scalar::Int(1), value.into())
     }
@@ -114,7 +114,7 @@ impl Tensor {
     /// `x - value`.
     ///
     /// # Errors
-    /// A `bool` tensor, as in PyTorch; out of memory.
+    /// If the tensor is `bool`, as in PyTorch, or memory runs out.
     pub fn sub_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
         want_number("sub", self.dtype())?;
         let negative = match value.into() {
@@ -127,7 +127,7 @@ impl Tensor {
     /// `x * value`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn mul_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
         self.with_scalars(value.into(), Scalar::Int(0))
     }
@@ -135,7 +135,7 @@ impl Tensor {
     /// `x / value`, in floating point.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn div_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
         self.affine(1.0 / value.into().to_f64(), 0.0)
     }

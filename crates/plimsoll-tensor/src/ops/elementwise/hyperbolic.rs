@@ -90,7 +90,7 @@ impl Tensor {
     /// `ln(x / (1 - x))`. If `eps` is given, `x` is first clamped to `eps..=1 - eps`. Like `torch.logit`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn logit(&self, eps: impl Into<Option<f64>>) -> Result<Tensor> {
         let x = match eps.into() {
             None => self.clone(),

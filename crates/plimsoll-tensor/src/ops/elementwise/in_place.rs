@@ -210,8 +210,8 @@ impl Tensor {
     /// `self += other`, where `other` is broadcast to this shape.
     ///
     /// # Errors
-    /// A leaf that requires a gradient, or a view of one, while operations are recorded (use `no_grad`); a shape that does not
-    /// broadcast to this one.
+    /// If this is a leaf that requires a gradient (or a view of one) and operations are recorded (use `no_grad`), or if
+    /// a shape does not broadcast to this one.
     pub fn add_(&self, other: impl AsRef<Tensor>) -> Result<()> {
         let other = other.as_ref();
         self.add_scaled_(other, 1.0)
@@ -220,7 +220,7 @@ impl Tensor {
     /// `self += alpha * other`, where `other` is broadcast to this shape. Like `Tensor.add_(other, alpha=…)`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::add_`].
+    /// The same errors as [`Tensor::add_`].
     pub fn add_scaled_(&self, other: impl AsRef<Tensor>, alpha: f64) -> Result<()> {
         let other = other.as_ref();
         call(Change::Add { alpha }, &[self, other]).map(drop)
@@ -229,7 +229,7 @@ impl Tensor {
     /// Sets every element to `value`.
     ///
     /// # Errors
-    /// A leaf that requires a gradient, or a view of one.
+    /// If this is a leaf that requires a gradient, or a view of one.
     pub fn fill_(&self, value: f64) -> Result<()> {
         self.overwrite("fill", Source::Value(value))
     }
@@ -237,7 +237,7 @@ impl Tensor {
     /// Sets every element to zero.
     ///
     /// # Errors
-    /// A leaf that requires a gradient, or a view of one.
+    /// If this is a leaf that requires a gradient, or a view of one.
     pub fn zero_(&self) -> Result<()> {
         self.fill_(0.0)
     }
@@ -245,7 +245,7 @@ impl Tensor {
     /// Copies the values of `other`, converted and broadcast.
     ///
     /// # Errors
-    /// A leaf that requires a gradient, or a view of one; a shape that does not broadcast to this one.
+    /// If this is a leaf that requires a gradient (or a view of one), or a shape does not broadcast to this one.
     pub fn copy_(&self, other: impl AsRef<Tensor>) -> Result<()> {
         let other = other.as_ref();
         call(Change::Copy, &[self, other]).map(drop)
@@ -255,7 +255,7 @@ impl Tensor {
     /// generator. Like `Tensor.uniform_`.
     ///
     /// # Errors
-    /// A leaf that requires a gradient, or a view of one; a dtype that is not floating-point.
+    /// If this is a leaf that requires a gradient (or a view of one), or its dtype is not floating-point.
     pub fn uniform_(&self, low: f64, high: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         self.draw("uniform", Distribution::Uniform { low, high }, from.into())
     }
@@ -263,7 +263,7 @@ impl Tensor {
     /// Normally distributed values; `from` is as in [`Tensor::uniform_`]. Like `Tensor.normal_`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::uniform_`].
+    /// The same errors as [`Tensor::uniform_`].
     pub fn normal_(&self, mean: f64, std: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         self.draw("normal", Distribution::Normal { mean, std }, from.into())
     }
@@ -271,7 +271,7 @@ impl Tensor {
     /// Exponentially distributed values with mean `1 / rate`; `from` is as in [`Tensor::uniform_`]. Like `Tensor.exponential_`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::uniform_`].
+    /// The same errors as [`Tensor::uniform_`].
     pub fn exponential_(&self, rate: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         self.draw("exponential", Distribution::Exponential { rate }, from.into())
     }
@@ -279,7 +279,7 @@ impl Tensor {
     /// 1 with probability `p`, otherwise 0; `from` is as in [`Tensor::uniform_`]. Like `Tensor.bernoulli_`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::uniform_`]; a probability outside 0 to 1.
+    /// The same errors as [`Tensor::uniform_`], or if a probability is outside 0 to 1.
     pub fn bernoulli_(&self, p: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         if !(0.0..=1.0).contains(&p) {
             return Err(Error::argument("bernoulli_", format!("a probability of {p}: needs 0 to 1")));

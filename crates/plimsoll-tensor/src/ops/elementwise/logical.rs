@@ -150,7 +150,7 @@ impl Tensor {
     /// Logical AND, broadcast: a `bool` tensor. Like `torch.logical_and`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn logical_and(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         call_one(Logic::And, &[self, other])
@@ -159,7 +159,7 @@ impl Tensor {
     /// Logical OR, broadcast: a `bool` tensor. Like `torch.logical_or`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn logical_or(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         call_one(Logic::Or, &[self, other])
@@ -168,7 +168,7 @@ impl Tensor {
     /// Logical exclusive OR, broadcast: a `bool` tensor. Like `torch.logical_xor`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn logical_xor(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         call_one(Logic::Xor, &[self, other])
@@ -177,7 +177,7 @@ impl Tensor {
     /// Whether all elements are true: a scalar of type `bool`, or `uint8` for a `uint8` tensor. Like `torch.all`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn all(&self) -> Result<Tensor> {
         self.count(Question::All, Over::all(self.rank()))
     }
@@ -185,7 +185,7 @@ impl Tensor {
     /// Whether all elements over some dimensions are true; these dimensions are removed. Like `torch.all(dim)`.
     ///
     /// # Errors
-    /// A dimension out of range or listed twice; out of memory.
+    /// If a dimension is out of range or listed twice, or memory runs out.
     pub fn all_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::All, Over::dims("all", self.rank(), dims, Keep::Dropped)?)
     }
@@ -193,7 +193,7 @@ impl Tensor {
     /// Whether any element is true: a scalar of type `bool`, or `uint8` for a `uint8` tensor. Like `torch.any`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn any(&self) -> Result<Tensor> {
         self.count(Question::Any, Over::all(self.rank()))
     }
@@ -201,7 +201,7 @@ impl Tensor {
     /// Whether any element over some dimensions is true; these dimensions are removed. Like `torch.any(dim)`.
     ///
     /// # Errors
-    /// A dimension out of range or listed twice; out of memory.
+    /// If a dimension is out of range or listed twice, or memory runs out.
     pub fn any_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::Any, Over::dims("any", self.rank(), dims, Keep::Dropped)?)
     }
@@ -209,7 +209,7 @@ impl Tensor {
     /// The number of elements that are not zero, as `int64`. Like `torch.count_nonzero`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn count_nonzero(&self) -> Result<Tensor> {
         self.count(Question::HowMany, Over::all(self.rank()))
     }
@@ -218,7 +218,7 @@ impl Tensor {
     /// `torch.count_nonzero(dim)`.
     ///
     /// # Errors
-    /// A dimension out of range or listed twice; out of memory.
+    /// If a dimension is out of range or listed twice, or memory runs out.
     pub fn count_nonzero_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::HowMany, Over::dims("count_nonzero", self.rank(), dims, Keep::Dropped)?)
     }

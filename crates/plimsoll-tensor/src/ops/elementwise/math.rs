@@ -140,7 +140,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Integers to a negative integer power; out of memory.
+    /// If integers are raised to a negative integer power, or memory runs out.
     pub fn pow_scalar(&self, exponent: impl Into<Scalar>) -> Result<Tensor> {
         let exponent = exponent.into();
         let value = exponent.to_f64();
@@ -160,7 +160,7 @@ impl Tensor {
     /// [`Tensor::pow_scalar`] in place, in floating point. Like `Tensor.pow_(exponent)`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::add_`]; a dtype that is not floating-point.
+    /// The same errors as [`Tensor::add_`], or if the dtype is not floating-point.
     pub fn pow_scalar_(&self, exponent: f64) -> Result<()> {
         super::unary::change_as("pow_", self, Power { exponent })
     }
@@ -169,7 +169,7 @@ impl Tensor {
     /// integers, and become `float32` otherwise. Like `torch.clamp`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
         let whole = are_whole(low, high);
         match self.dtype() {
@@ -183,7 +183,7 @@ impl Tensor {
     /// [`Tensor::clamp`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::add_`]; fractional bounds for an integer tensor.
+    /// The same errors as [`Tensor::add_`], or if the bounds of an integer tensor are fractional.
     pub fn clamp_(&self, low: f64, high: f64) -> Result<()> {
         if !self.dtype().is_float() && !are_whole(low, high) {
             let (dtype, advice) = (self.dtype(), "convert it first");
@@ -198,7 +198,7 @@ impl Tensor {
     /// `x` clamped to at least `low`. Like `torch.clamp(min=low)`.
     ///
     /// # Errors
-    /// A dtype without an order; out of memory.
+    /// If the dtype has no order, or memory runs out.
     pub fn clamp_min(&self, low: f64) -> Result<Tensor> {
         self.clamp(low, f64::INFINITY)
     }
@@ -206,7 +206,7 @@ impl Tensor {
     /// `x` clamped to at most `high`. Like `torch.clamp(max=high)`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::clamp_min`].
+    /// The same errors as [`Tensor::clamp_min`].
     pub fn clamp_max(&self, high: f64) -> Result<Tensor> {
         self.clamp(f64::NEG_INFINITY, high)
     }
@@ -214,7 +214,7 @@ impl Tensor {
     /// [`Tensor::clamp_min`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::add_`].
+    /// The same errors as [`Tensor::add_`].
     pub fn clamp_min_(&self, low: f64) -> Result<()> {
         self.clamp_(low, f64::INFINITY)
     }
@@ -222,7 +222,7 @@ impl Tensor {
     /// [`Tensor::clamp_max`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::add_`].
+    /// The same errors as [`Tensor::add_`].
     pub fn clamp_max_(&self, high: f64) -> Result<()> {
         self.clamp_(f64::NEG_INFINITY, high)
     }

@@ -75,7 +75,7 @@ pub(crate) fn evaluate<const N: usize>(
     match compute.accumulator() {
         DType::F32 => apply::<f32, N>(laid.shape(), ins, out, f32),
         DType::F64 => apply::<f64, N>(laid.shape(), ins, out, f64),
-        // As in PyTorch, an input of another dtype is converted first: -3 becomes 253 in `uint8`.
+        // As in PyTorch, an input of a different dtype is converted first: -3 becomes 253 in `uint8`.
         _ if converts && compute != DType::I64 => apply::<i64, N>(laid.shape(), ins, out, |values| {
             whole(values.map(|value| Whole(held(compute, value)))).0
         }),
@@ -121,7 +121,7 @@ pub(crate) fn common_type_of(ins: &[In<'_>]) -> DType {
 /// The inputs of an operator that takes `N`.
 ///
 /// # Errors
-/// Another number of inputs.
+/// If the number of inputs is wrong.
 pub(crate) fn inputs<'a, const N: usize>(op: &'static str, ins: &[Meta<'a>]) -> Result<[Meta<'a>; N]> {
     <[Meta<'a>; N]>::try_from(ins)
         .map_err(|_| Error::argument(op, format!("needs {N} tensors, got {}", ins.len())))

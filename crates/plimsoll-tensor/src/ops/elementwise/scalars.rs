@@ -14,7 +14,7 @@ impl Tensor {
     /// `self += value`. Like `Tensor.add_(value)`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::add_`]; a fraction for an integer tensor.
+    /// The same errors as [`Tensor::add_`], or if the number for an integer tensor is fractional.
     pub fn add_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         self.with_scalars_("add_", Scalar::Int(1), value.into())
     }
@@ -22,7 +22,7 @@ impl Tensor {
     /// `self -= value`. Like `Tensor.sub_(value)`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::add_scalar_`].
+    /// The same errors as [`Tensor::add_scalar_`].
     pub fn sub_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         let negative = match value.into() {
             Scalar::Int(value) => Scalar::Int(value.wrapping_neg()),
@@ -34,7 +34,7 @@ impl Tensor {
     /// `self *= value`. Like `Tensor.mul_(value)`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::add_scalar_`].
+    /// The same errors as [`Tensor::add_scalar_`].
     pub fn mul_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         self.with_scalars_("mul_", value.into(), Scalar::Int(0))
     }
@@ -42,7 +42,7 @@ impl Tensor {
     /// `self /= value`, in floating point. Like `Tensor.div_(value)`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::add_scalar_`].
+    /// The same errors as [`Tensor::add_scalar_`].
     pub fn div_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         unary::change_as("div_", self, Affine { mul: 1.0 / value.into().to_f64(), add: 0.0 })
     }

@@ -1,5 +1,5 @@
-//! The operators `+ - * /`, `& | ^`, `-x` and `!x`, for owned and borrowed tensors, and the first four for numbers on either side. Each calls the method of
-//! its name and returns its result: `((&a + b)? * 2.0)?`.
+//! The operators `+ - * /`, `& | ^`, `-x` and `!x`, for owned and borrowed tensors, and the first four also with a
+//! number on either side. Each calls the method of the same name and returns its result: `((&a + b)? * 2.0)?`.
 //!
 //! `a + b` borrows its tensors even if it owns them: an owned operand is dropped after the operation, not reused for its output.
 
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::ops::want_number;
 use crate::tensor::Tensor;
 
-/// Implements one operator for `$left` and `$right`, by an expression of both.
+/// Implements one operator for `$left` and `$right`, given an expression of both.
 macro_rules! operator {
     ($trait:ident $method:ident: |$a:ident: $left:ty, $b:ident: $right:ty| $body:expr) => {
         impl std::ops::$trait<$right> for $left {
@@ -21,7 +21,7 @@ macro_rules! operator {
     };
 }
 
-/// Implements an operator for two tensors by a method.
+/// Implements an operator for two tensors by calling a method.
 macro_rules! pair {
     ($($trait:ident $sign:ident $method:ident;)*) => {$(
         operator!($trait $sign: |a: Tensor, b: Tensor| Tensor::$method(&a, &b));
@@ -31,7 +31,7 @@ macro_rules! pair {
     )*};
 }
 
-/// Implements an operator for two tensors, and for a tensor and a number: a method or function for each.
+/// Implements an operator for two tensors, and for a tensor and a number, given a method or function for each.
 macro_rules! operators {
     ($($trait:ident $method:ident $with_scalar:ident $scalar_first:ident;)*) => {$(
         pair!($trait $method $method;);
@@ -57,7 +57,7 @@ fn number_plus(number: Scalar, tensor: &Tensor) -> Result<Tensor> {
     tensor.add_scalar(number)
 }
 
-/// With an integer, an integer tensor stays one.
+/// An integer tensor combined with an integer stays an integer tensor.
 fn number_minus(number: Scalar, tensor: &Tensor) -> Result<Tensor> {
     want_number("sub", tensor.dtype())?;
     match number.result_type(tensor.dtype()).is_float() {
@@ -80,7 +80,7 @@ pair! {
     BitXor bitxor bitwise_xor;
 }
 
-/// Implements an operator of one tensor by a method.
+/// Implements an operator on one tensor by calling a method.
 macro_rules! prefix {
     ($($trait:ident $sign:ident $method:ident for $($tensor:ty),*;)*) => {$($(
         impl std::ops::$trait for $tensor {

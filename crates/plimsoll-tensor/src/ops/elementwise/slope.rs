@@ -1,7 +1,7 @@
 //! The derivatives of the gradients in the elementwise tables: one pass over the elements, without temporaries.
 //!
 //! A gradient is an [`Expression`] of up to three elements. Its derivative with respect to one of them is the same expression
-//! with [`Dual`](super::dual::Dual) numbers, computed in 32 bits or more. Still higher derivatives are composed of tensor
+//! with [`Dual`](super::dual::Dual) numbers, computed in 32 bits or more. Higher derivatives are composed of tensor
 //! operations.
 
 use std::fmt::Debug;
@@ -20,7 +20,7 @@ use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::second::through;
 use crate::tensor::{Grads, Tensor};
 
-/// A gradient of the elementwise tables, which is linear in the first of its elements.
+/// A gradient from the elementwise tables, which is linear in its first element.
 pub(in crate::ops) trait Expression: Clone + Debug + Send + Sync + 'static {
     const NAME: &'static str;
 

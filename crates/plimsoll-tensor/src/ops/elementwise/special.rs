@@ -73,7 +73,7 @@ impl Tensor {
     /// The inverse hyperbolic cosine, 0 or more; NaN below 1. Like `torch.acosh`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn acosh(&self) -> Result<Tensor> {
         self.acosh_of()
     }

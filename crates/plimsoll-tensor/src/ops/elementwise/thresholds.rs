@@ -1,4 +1,5 @@
-//! Activations with a threshold: further rows of the table in `unary.rs`; and two with two operands, `prelu` and `glu`.
+//! Activations with a threshold, which are more rows of the table in `unary.rs`, and two with two operands, `prelu` and
+//! `glu`.
 
 use super::activations::softplus;
 use super::real::Real;
@@ -24,7 +25,7 @@ unary! {
         |g, x| magnitude(x).at_most(lambda, R::of(0.0), g)
     }
 
-    /// `x` moved towards 0 by `lambda`, or 0 if it is nearer than that. Like `torch.nn.functional.softshrink`.
+    /// `x` moved towards 0 by `lambda`, or 0 if it is closer than that. Like `torch.nn.functional.softshrink`.
     pub softshrink => Softshrink { lambda } over Apart of FloatsOnly {
         |x| magnitude(x).at_most(lambda, R::of(0.0), x.at_most(R::of(0.0), x + lambda, x - lambda)),
         reads Input,
@@ -68,19 +69,19 @@ unary! {
 }
 
 impl Tensor {
-    /// `x`, but at least 0 and at most 6. Like `torch.nn.functional.relu6`.
+    /// `x` clamped to between 0 and 6. Like `torch.nn.functional.relu6`.
     ///
     /// # Errors
-    /// A `bool` tensor; out of memory.
+    /// If the tensor is `bool`, or memory runs out.
     pub fn relu6(&self) -> Result<Tensor> {
         self.hardtanh(0.0, 6.0)
     }
 
-    /// `x` where positive, otherwise `x` times a weight: one for all, or one for each channel (dimension 1). It saves the input
-    /// and the weight. Like `torch.nn.functional.prelu`.
+    /// `x` where positive, otherwise `x` times a weight. There is one weight for all channels, or one for each
+    /// (dimension 1). It saves the input and the weight. Like `torch.nn.functional.prelu`.
     ///
     /// # Errors
-    /// A weight that is not a vector of one element or of one per channel; different dtypes; out of memory.
+    /// If the weight is not a vector with one element or with one per channel, the dtypes differ, or memory runs out.
     pub fn prelu(&self, weight: impl AsRef<Tensor>) -> Result<Tensor> {
         let weight = weight.as_ref();
         const NAME: &str = "prelu";
@@ -106,7 +107,7 @@ impl Tensor {
     /// The first half of a dimension, times the sigmoid of the second half. Like `torch.nn.functional.glu`.
     ///
     /// # Errors
-    /// A dimension that is out of range or has an odd size; out of memory.
+    /// If a dimension is out of range or has an odd size, or memory runs out.
     pub fn glu(&self, dim: isize) -> Result<Tensor> {
         let at = dim_index("glu", dim, self.rank())?;
         let size = self.shape()[at];
@@ -122,7 +123,7 @@ impl Tensor {
     /// The softmax of `-x` along a dimension. Like `torch.nn.functional.softmin`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::softmax`].
+    /// The same errors as [`Tensor::softmax`].
     pub fn softmin(&self, dim: isize) -> Result<Tensor> {
         self.neg()?.softmax(dim)
     }
@@ -131,7 +132,7 @@ impl Tensor {
     /// the gradient of the soft sample. Like `torch.nn.functional.gumbel_softmax`.
     ///
     /// # Errors
-    /// A `tau` that is not positive; the errors of [`Tensor::softmax`].
+    /// If `tau` is not positive; also the errors of [`Tensor::softmax`].
     pub fn gumbel_softmax(&self, tau: f64, hard: bool, dim: isize) -> Result<Tensor> {
         if tau.is_nan() || tau <= 0.0 {
             return Err(Error::argument("gumbel_softmax", format!("tau is {tau}; it must be above 0")));

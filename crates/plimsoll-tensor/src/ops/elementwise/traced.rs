@@ -34,7 +34,7 @@ impl Traced {
         let inputs = inputs.map(|tensor| Traced::push(Ok(tensor.clone())));
         let result = match expression(inputs) {
             Traced::Tensor(at) => Traced::take(at),
-            // The expression does not depend on its inputs: fill the first input's shape.
+            // The expression does not depend on its inputs, so expand it to the first input's shape.
             Traced::Constant(value) => match inputs[0] {
                 Traced::Tensor(at) => Traced::take(at).and_then(|x| x.affine(0.0, value)),
                 Traced::Constant(_) => unreachable!("inputs are tensors"),
@@ -235,7 +235,7 @@ impl Real for Traced {
 pub(crate) struct Text(usize);
 
 impl Text {
-    /// The source text of an expression with these variable names.
+    /// The source code of an expression with these variable names.
     pub(crate) fn of_expression<const N: usize>(
         names: [&str; N],
         expression: impl FnOnce([Text; N]) -> Text,

@@ -1,9 +1,9 @@
-//! Functions of one element, out of place and in place. Each row of a table makes an operator (`functions.rs`, `math.rs`,
-//! `activations.rs`).
+//! Functions of one element, out of place and in place. Each row of a table defines an operator (`functions.rs`,
+//! `math.rs`, `activations.rs`).
 //!
 //! A row is a name, an expression of the element, what the derivative reads (the input, the output or neither), and the
-//! gradient as an expression of the incoming gradient and of the saved value. The row generates the host's kernels, the source
-//! of a GPU's kernels, derivatives of any order, a method of [`Tensor`] and test cases.
+//! gradient as an expression of the incoming gradient and the saved value. The row generates the host's kernels, the
+//! source code of a GPU's kernels, derivatives of any order, a method of [`Tensor`] and test cases.
 
 use std::fmt::Debug;
 
@@ -173,7 +173,7 @@ pub(super) fn backward<F: Row>(row: &F, at: &Backward<'_>) -> Result<Grads> {
     Ok(smallvec![Some(gradient(row.clone(), grad, &saved)?)])
 }
 
-/// The gradient of an elementwise function, in one pass and without temporaries.
+/// The gradient of an elementwise function, computed in one pass without temporaries.
 #[derive(Clone, Debug)]
 pub(crate) struct UnaryBackward<F>(pub(crate) F);
 
@@ -255,7 +255,7 @@ impl<F: Row> Expression for UnaryBackward<F> {
     }
 }
 
-/// `() -> y`: each element becomes a function of itself. The input is `y`.
+/// `() -> y`: replaces each element with a function of it. The input is `y`.
 #[derive(Clone, Debug)]
 struct UnaryInPlace<F> {
     row: F,
@@ -324,7 +324,7 @@ impl<F: Row> Operator for UnaryInPlace<F> {
     }
 }
 
-/// Changes every element by a row of the table.
+/// Changes every element as a row of the table defines.
 pub(super) fn change<F: Row>(y: &Tensor, row: F) -> Result<()> {
     change_as(F::IN_PLACE, y, row)
 }
@@ -343,7 +343,7 @@ macro_rules! unary {
             #[doc = concat!("[`Tensor::", stringify!($name), "`] in place.")]
             ///
             /// # Errors
-            /// The errors of [`Tensor::add_`]; a dtype that cannot hold the result.
+            /// The same errors as [`Tensor::add_`], or if the dtype cannot hold the result.
             pub fn $in_place(&self $(, $field: f64)*) -> Result<()> {
                 super::unary::change(self, $row { $($field),* })
             }
@@ -386,7 +386,7 @@ macro_rules! unary {
             $(#[$doc])*
             ///
             /// # Errors
-            /// A dtype that the function does not support; out of memory.
+            /// If the function does not support the dtype, or memory runs out.
             $vis fn $name(&self $($(, $field: f64)*)?) -> Result<Tensor> {
                 call_one(Unary($row { $($($field),*)? }), &[self])
             }
@@ -404,12 +404,12 @@ macro_rules! unary {
 
 pub(crate) use unary;
 
-/// The gradient of a row's input, from that of its output and the input (for ReLU, its output also works).
+/// The gradient of a row's input, from the output's gradient and the input (for ReLU, the output works too).
 pub(crate) fn gradient<F: Row>(row: F, grad: &Tensor, read: &Tensor) -> Result<Tensor> {
     call_one(UnaryBackward(row), &[grad, read])
 }
 
-/// A suite case of a row.
+/// A row's case for the suite.
 pub(crate) fn case<F: Row>(row: F, domain: Domain) -> Case {
     let op = Unary(row.clone());
     let values = move |ins: &[Vec<f64>]| vec![ins[0].iter().map(|&x| row.value(x)).collect()];

@@ -73,7 +73,7 @@ impl Tensor {
     /// The coordinates of each element that is not zero, one row each, in row-major order, as `int64`. Like `torch.nonzero`.
     ///
     /// # Errors
-    /// A device that computes no values, since the size of the result depends on them; out of memory.
+    /// If the device computes no values, because the size of the result depends on them; or if memory runs out.
     pub fn nonzero(&self) -> Result<Tensor> {
         want_values("nonzero", "the elements", self.device())?;
         let mask = if self.dtype() == DType::Bool { self.detach() } else { self.detach().ne_scalar(0)? };
@@ -91,7 +91,7 @@ impl Tensor {
     /// # Ok::<(), plimsoll_tensor::Error>(())
     /// ```
     ///
-    /// A tensor that is not an integer vector; a negative number; weights of another shape; a device that computes no values;
+    /// A tensor that is not an integer vector; a negative number; weights of a different shape; a device that computes no values;
     /// out of memory.
     pub fn bincount<'a>(&self, weights: impl Into<Option<&'a Tensor>>, min_length: usize) -> Result<Tensor> {
         let weights = weights.into();
@@ -129,7 +129,7 @@ impl Tensor {
     /// The distinct values in ascending order. Like `torch.unique`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::nonzero`].
+    /// The same errors as [`Tensor::nonzero`].
     pub fn unique(&self) -> Result<Tensor> {
         Ok(self.unique_counts()?.0)
     }
@@ -138,7 +138,7 @@ impl Tensor {
     /// occurs. Like `torch.unique(return_inverse=True, return_counts=True)`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::nonzero`].
+    /// The same errors as [`Tensor::nonzero`].
     pub fn unique_counts(&self) -> Result<(Tensor, Tensor, Tensor)> {
         want_values("unique", "the elements", self.device())?;
         no_grad(|| {

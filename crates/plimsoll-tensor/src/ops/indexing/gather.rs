@@ -20,7 +20,7 @@ use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;
 
-/// `x, index -> out`, of the index's shape.
+/// `x, index -> out`, where `out` has the index's shape.
 #[derive(Clone, Copy, Debug)]
 struct Gather {
     dim: usize,
@@ -57,7 +57,7 @@ impl Kernel for Gather {
     }
 }
 
-/// Fails unless an index fits a tensor of this shape in all dimensions but `dim`.
+/// Fails unless an index fits a tensor of this shape in all dimensions except `dim`.
 pub(in crate::ops) fn fits(op: &'static str, x: &[usize], index: &[usize], dim: usize) -> Result<()> {
     let inside = (0..x.len().min(index.len())).all(|d| d == dim || index[d] <= x[d]);
     if x.len() == index.len() && inside {
@@ -97,7 +97,7 @@ impl Operator for Gather {
     }
 }
 
-/// `grad, index -> grad of x`: adds each element to zeros at its index.
+/// `grad, index -> grad of x`: starts from zeros and adds each element at its index.
 #[derive(Clone, Debug)]
 struct GatherBackward {
     dim: usize,
@@ -155,12 +155,12 @@ impl Operator for GatherBackward {
 }
 
 impl Tensor {
-    /// `out[i][j] = self[index[i][j]][j]` along dimension 0, and likewise along others. The result has one element per index
-    /// (`int64` or `int32`). Like `torch.gather`.
+    /// `out[i][j] = self[index[i][j]][j]` along dimension 0, and likewise along other dimensions. The result has one
+    /// element per index (`int64` or `int32`). Like `torch.gather`.
     ///
     /// # Errors
-    /// A dimension out of range; an index with another number of dimensions, or larger than this tensor in
-    /// another dimension; an index outside the dimension; out of memory.
+    /// If the dimension is out of range; if the index has a different number of dimensions, or is larger than this
+    /// tensor in another dimension; if an index is outside the dimension; or if memory runs out.
     pub fn gather(&self, dim: isize, index: impl AsRef<Tensor>) -> Result<Tensor> {
         let index = index.as_ref();
         if self.rank() == 0 && index.rank() == 0 {
@@ -172,7 +172,7 @@ impl Tensor {
     /// [`Tensor::gather`], with the other dimensions of both tensors broadcast. Like `torch.take_along_dim`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::gather`]; shapes that do not broadcast.
+    /// The same errors as [`Tensor::gather`], or if the shapes do not broadcast.
     pub fn take_along_dim(&self, index: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
         let index = index.as_ref();
         let at = dim_index("take_along_dim", dim, self.rank())?;

@@ -133,8 +133,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// More indices than dimensions; indices out of range or of another dtype; shapes that do not broadcast; a mask whose shape
-    /// differs from its dimensions, or on a device that computes no values; out of memory.
+    /// If there are more indices than dimensions; if indices are out of range or of a wrong dtype; if shapes do not
+    /// broadcast; if a mask's shape differs from its dimensions, or the device computes no values; or if memory runs
+    /// out.
     pub fn index(&self, indices: &[Option<&Tensor>]) -> Result<Tensor> {
         let plan = Plan::of("index", self, indices)?;
         let picked = plan.folded(self)?.index_select(plan.first as isize, &plan.flat)?;
@@ -145,7 +146,8 @@ impl Tensor {
     /// for every time that an element is indexed. Like `x[i, :, j] = values` and `Tensor.index_put_`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::index`] and [`Tensor::add_`]; values that do not broadcast to the result of `index`.
+    /// The same errors as [`Tensor::index`] and [`Tensor::add_`], or if the values do not broadcast to the result of
+    /// `index`.
     pub fn index_put_(
         &self,
         indices: &[Option<&Tensor>],
@@ -181,7 +183,7 @@ impl Tensor {
     /// Splits a dimension at these indices: before the first, between them, after the last. Like `torch.tensor_split(indices)`.
     ///
     /// # Errors
-    /// A dimension out of range.
+    /// If a dimension is out of range.
     pub fn tensor_split(&self, places: &[usize], dim: isize) -> Result<Vec<Tensor>> {
         let size = self.shape()[dim_index("tensor_split", dim, self.rank())?];
         let starts = std::iter::once(0).chain(places.iter().copied());

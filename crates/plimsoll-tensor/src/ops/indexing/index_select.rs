@@ -1,4 +1,4 @@
-//! Selects slices along a dimension by a vector of indices, and rows of an embedding table by a tensor of indices.
+//! Selects slices along a dimension with a vector of indices, and rows of an embedding table with a tensor of indices.
 
 use smallvec::smallvec;
 
@@ -180,7 +180,7 @@ impl Operator for Embedding {
     }
 }
 
-/// `slices, index -> whole`: adds each slice to zeros at its index, in order.
+/// `slices, index -> whole`: starts from zeros and adds each slice at its index, in order.
 #[derive(Clone, Debug)]
 struct AddSlices {
     name: &'static str,
@@ -258,10 +258,10 @@ impl Operator for AddSlices {
 }
 
 impl Tensor {
-    /// Selects slices of a dimension by a vector of indices (`int64` or `int32`). Like `torch.index_select`.
+    /// Selects slices along a dimension with a vector of indices (`int64` or `int32`). Like `torch.index_select`.
     ///
     /// # Errors
-    /// A dimension out of range; an index that is not a vector; an index out of range; out of memory.
+    /// If a dimension is out of range, an index is not a vector, an index is out of range, or memory runs out.
     pub fn index_select(&self, dim: isize, index: impl AsRef<Tensor>) -> Result<Tensor> {
         let index = index.as_ref();
         call_one(IndexSelect { dim: dim_index("index_select", dim, self.rank())? }, &[self, index])
@@ -272,7 +272,7 @@ impl Tensor {
     /// in the same order. Like `torch.nn.functional.embedding`.
     ///
     /// # Errors
-    /// A weight that is not a matrix; an index out of range; a padding index out of range; out of memory.
+    /// If the weight is not a matrix, an index is out of range, a padding index is out of range, or memory runs out.
     pub fn embedding(
         &self,
         weight: impl AsRef<Tensor>,

@@ -342,7 +342,7 @@ impl Tensor {
     /// b)`; `where` is a keyword in Rust.
     ///
     /// # Errors
-    /// A condition that is not of `bool`; shapes that do not broadcast; out of memory.
+    /// If the condition is not `bool`, the shapes do not broadcast, or memory runs out.
     pub fn where_cond(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>) -> Result<Tensor> {
         let (a, b) = (a.as_ref(), b.as_ref());
         let types = [a, b].map(|x| (x.dtype(), x.rank() > 0));
@@ -353,7 +353,7 @@ impl Tensor {
     /// A copy with `value` where the mask is set; both broadcast. Like `Tensor.masked_fill`.
     ///
     /// # Errors
-    /// A mask that is not of `bool`; shapes that do not broadcast; out of memory.
+    /// If the mask is not `bool`, the shapes do not broadcast, or memory runs out.
     pub fn masked_fill(&self, mask: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
         let mask = mask.as_ref();
         want_fit("masked_fill", self.dtype(), value)?;
@@ -363,7 +363,7 @@ impl Tensor {
     /// [`Tensor::masked_fill`] in place: the mask is broadcast to this shape.
     ///
     /// # Errors
-    /// The errors of [`Tensor::masked_fill`] and [`Tensor::add_`].
+    /// The same errors as [`Tensor::masked_fill`] and [`Tensor::add_`].
     pub fn masked_fill_(&self, mask: impl AsRef<Tensor>, value: f64) -> Result<()> {
         let mask = mask.as_ref();
         want_fit("masked_fill_", self.dtype(), value)?;
@@ -373,8 +373,8 @@ impl Tensor {
     /// Returns the elements where the mask is set, in row-major order, as a vector; both broadcast. Like `torch.masked_select`.
     ///
     /// # Errors
-    /// A mask that is not of `bool`; shapes that do not broadcast; a device that computes no values, since the size of the
-    /// result depends on the mask's values; out of memory.
+    /// If the mask is not `bool`, the shapes do not broadcast, the device computes no values (the size of the result
+    /// depends on the mask's values), or memory runs out.
     pub fn masked_select(&self, mask: impl AsRef<Tensor>) -> Result<Tensor> {
         let mask = mask.as_ref();
         want_mask("masked_select", mask.dtype())?;

@@ -80,8 +80,8 @@ impl Tensor {
     /// `int64`. The default for `classes` is one more than the largest class. Like `torch.nn.functional.one_hot`.
     ///
     /// # Errors
-    /// A class that is negative or not less than `classes`; no `classes` for an empty tensor, or on a device that computes no
-    /// values; out of memory.
+    /// If a class is negative or not less than `classes`; if there are no `classes` for an empty tensor, or on a device
+    /// that computes no values; or if memory runs out.
     pub fn one_hot(&self, classes: impl Into<Option<usize>>) -> Result<Tensor> {
         let classes = classes.into();
         let classes = match classes {

@@ -35,8 +35,8 @@ fn copy_first<T: bytemuck::Pod + Send + Sync>(
     }
 }
 
-/// `x, index, src -> out`: `x` with each element of `src` written at its index along a dimension. If several elements have the
-/// same target, the last one wins, or all are added in the order of the dimension.
+/// `x, index, src -> out`: `x` with each element of `src` written at its index along a dimension. If several elements
+/// have the same target, either the last one wins, or all are added in their order along the dimension.
 #[derive(Clone, Copy, Debug)]
 struct Scatter {
     dim: usize,
@@ -305,18 +305,18 @@ impl Tensor {
     /// Returns a copy with one value written at each index. Like `torch.scatter` with a number.
     ///
     /// # Errors
-    /// The errors of [`Tensor::scatter`].
+    /// The same errors as [`Tensor::scatter`].
     pub fn scatter_value(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
         let index = index.as_ref();
         let dim = dim_index("scatter", dim, self.rank())?;
         call_one(ScatterValue { dim, value, indexes: Indexes::Elements, form: Form::Copy }, &[self, index])
     }
 
-    /// Returns a copy with `src[i][j]` added at `[index[i][j]][j]`, along dimension 0, and likewise along others. The order of
-    /// addition is always the same. Like `torch.scatter_add`.
+    /// Returns a copy with `src[i][j]` added at `[index[i][j]][j]` along dimension 0, and likewise along other
+    /// dimensions. The order of addition is always the same. Like `torch.scatter_add`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::scatter`].
+    /// The same errors as [`Tensor::scatter`].
     pub fn scatter_add(
         &self,
         dim: isize,
@@ -327,11 +327,11 @@ impl Tensor {
         self.put(dim, index, src, Change::Add, Form::Copy)
     }
 
-    /// Returns a copy with the slices of `src` along a dimension added, each at its index. Like `torch.index_add`.
+    /// Returns a copy to which each slice of `src` along a dimension is added at its index. Like `torch.index_add`.
     ///
     /// # Errors
-    /// A dimension out of range; an index that is not a vector with one element for each slice; an index out of range;
-    /// different dtypes; out of memory.
+    /// If the dimension is out of range, the index is not a vector with one element for each slice, an index is out of
+    /// range, the dtypes differ, or memory runs out.
     pub fn index_add(
         &self,
         dim: isize,
@@ -349,7 +349,7 @@ impl Tensor {
     /// Returns a copy with the slices of `src` along a dimension written, each at its index. Like `torch.index_copy`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::index_add`].
+    /// The same errors as [`Tensor::index_add`].
     pub fn index_copy(
         &self,
         dim: isize,
@@ -367,7 +367,7 @@ impl Tensor {
     /// Returns a copy with one value in the selected slices of a dimension. Like `torch.index_fill`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::index_add`].
+    /// The same errors as [`Tensor::index_add`].
     pub fn index_fill(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
         let index = index.as_ref();
         let dim = dim_index("index_fill", dim, self.rank())?;
@@ -377,7 +377,7 @@ impl Tensor {
     /// [`Tensor::scatter`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::scatter`] and [`Tensor::add_`].
+    /// The same errors as [`Tensor::scatter`] and [`Tensor::add_`].
     pub fn scatter_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
         let (index, src) = (index.as_ref(), src.as_ref());
         self.put(dim, index, src, Change::Replace, Form::InPlace).map(drop)
@@ -386,7 +386,7 @@ impl Tensor {
     /// [`Tensor::scatter_value`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::scatter`] and [`Tensor::add_`].
+    /// The same errors as [`Tensor::scatter`] and [`Tensor::add_`].
     pub fn scatter_value_(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<()> {
         let index = index.as_ref();
         let dim = dim_index("scatter_", dim, self.rank())?;
@@ -397,7 +397,7 @@ impl Tensor {
     /// [`Tensor::scatter_add`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::scatter`] and [`Tensor::add_`].
+    /// The same errors as [`Tensor::scatter`] and [`Tensor::add_`].
     pub fn scatter_add_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
         let (index, src) = (index.as_ref(), src.as_ref());
         self.put(dim, index, src, Change::Add, Form::InPlace).map(drop)
@@ -406,7 +406,7 @@ impl Tensor {
     /// [`Tensor::index_add`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::index_add`] and [`Tensor::add_`].
+    /// The same errors as [`Tensor::index_add`] and [`Tensor::add_`].
     pub fn index_add_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
         let (index, src) = (index.as_ref(), src.as_ref());
         let dim = dim_index("index_add_", dim, self.rank())?;
@@ -417,7 +417,7 @@ impl Tensor {
     /// [`Tensor::index_copy`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::index_add`] and [`Tensor::add_`].
+    /// The same errors as [`Tensor::index_add`] and [`Tensor::add_`].
     pub fn index_copy_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
         let (index, src) = (index.as_ref(), src.as_ref());
         let dim = dim_index("index_copy_", dim, self.rank())?;
@@ -428,7 +428,7 @@ impl Tensor {
     /// [`Tensor::index_fill`] in place.
     ///
     /// # Errors
-    /// The errors of [`Tensor::index_add`] and [`Tensor::add_`].
+    /// The same errors as [`Tensor::index_add`] and [`Tensor::add_`].
     pub fn index_fill_(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<()> {
         let index = index.as_ref();
         let dim = dim_index("index_fill_", dim, self.rank())?;
@@ -454,8 +454,8 @@ impl Tensor {
     }
 }
 
-/// Cases for the conformance suite. Where several elements replace one, the derivative is PyTorch's (each gets that element's
-/// gradient), which finite differences do not confirm: so the indices here are distinct.
+/// Cases for the conformance suite. Where several elements replace the same one, the derivative is PyTorch's (each gets
+/// that element's gradient), which finite differences do not confirm. So the indices here are distinct.
 pub(crate) fn cases() -> Vec<Case> {
     let naive = |op: Scatter, ins: &[Vec<f64>], index: &[f64]| {
         let mut out = ins[0].clone();

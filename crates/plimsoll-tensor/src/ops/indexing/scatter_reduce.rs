@@ -158,8 +158,7 @@ impl Operator for ScatterFold {
         let shares = of_x.scatter_add(dim, &index, &of_src)?;
         // A target that no element equals is NaN, and has no gradient.
         let share = grad.div(&shares.clamp_min(1.0)?)?;
-        // As in PyTorch, the old element counts as one of the sharers even if it is not included; in that case it gets no
-        // gradient.
+        // As in PyTorch, the old element takes a share even if it is not included; in that case it gets no gradient.
         let to_x = || match self.include_self {
             true => of_x.mul(&share),
             false => of_x.mul(&share)?.scatter_value(dim, &index, 0.0),
@@ -170,8 +169,9 @@ impl Operator for ScatterFold {
 }
 
 impl ScatterFold {
-    /// The gradients of factors: the product divided by each factor. If one factor is 0, its gradient is the product of the
-    /// others. If several are 0, all gradients are 0 but second derivatives are not: those are an error, as in PyTorch.
+    /// The gradients of the factors are the product divided by each factor. If one factor is 0, its gradient is the
+    /// product of the others. If several are 0, all gradients are 0, but second derivatives are not; those are an
+    /// error, as in PyTorch.
     fn of_product(
         &self,
         at: &Backward<'_>,
@@ -223,7 +223,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Tensor::scatter`]; a dtype that is not numeric; means of integers.
+    /// The same errors as [`Tensor::scatter`], or if the dtype is not numeric, or a mean is taken of integers.
     pub fn scatter_reduce(
         &self,
         dim: isize,

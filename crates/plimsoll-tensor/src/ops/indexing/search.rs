@@ -84,7 +84,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Rows that do not match those of the values; out of memory.
+    /// If the rows do not match those of the values, or memory runs out.
     pub fn searchsorted(&self, values: impl AsRef<Tensor>, right: bool) -> Result<Tensor> {
         let values = values.as_ref();
         let types = [self, values].map(|x| (x.dtype(), x.rank() > 0));
@@ -98,7 +98,7 @@ impl Tensor {
     /// right=…)`.
     ///
     /// # Errors
-    /// Boundaries that are not a vector; out of memory.
+    /// If the boundaries are not a vector, or memory runs out.
     pub fn bucketize(&self, boundaries: impl AsRef<Tensor>, right: bool) -> Result<Tensor> {
         let boundaries = boundaries.as_ref();
         if boundaries.rank() != 1 {

@@ -22,7 +22,7 @@ impl Tensor {
     /// The elements at these positions of the flattened tensor; negative ones count from the end. Like `torch.take`.
     ///
     /// # Errors
-    /// Positions out of range; an index that is not an integer tensor; out of memory.
+    /// If positions are out of range, an index is not an integer tensor, or memory runs out.
     pub fn take(&self, index: impl AsRef<Tensor>) -> Result<Tensor> {
         let index = index.as_ref();
         self.reshape(&[-1])?.index(&[Some(index)])
@@ -31,7 +31,7 @@ impl Tensor {
     /// Whether each element occurs in `values`: a `bool` tensor. Like `torch.isin`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn isin(&self, values: impl AsRef<Tensor>) -> Result<Tensor> {
         let values = values.as_ref();
         let none = Tensor::full(self.shape(), 0.0, DType::Bool, self.device())?;
@@ -48,7 +48,7 @@ impl Tensor {
     /// `Tensor.masked_scatter`.
     ///
     /// # Errors
-    /// A mask that is not of `bool`; fewer elements than set positions; different dtypes; out of memory.
+    /// If the mask is not `bool`, there are fewer elements than set positions, the dtypes differ, or memory runs out.
     pub fn masked_scatter(&self, mask: impl AsRef<Tensor>, source: impl AsRef<Tensor>) -> Result<Tensor> {
         let (mask, source) = (mask.as_ref(), source.as_ref());
         const NAME: &str = "masked_scatter";
@@ -81,8 +81,8 @@ impl Tensor {
     /// the rows in a sum. Like `torch.nn.functional.embedding_bag`.
     ///
     /// # Errors
-    /// A vector without offsets, or a matrix with them; offsets that do not start at 0 or that decrease; weights in a mode
-    /// other than the sum; errors of [`Tensor::embedding`].
+    /// If a vector has no offsets, or a matrix has them; if offsets do not start at 0, or decrease; if there are
+    /// weights in a mode other than the sum. Also errors of [`Tensor::embedding`].
     pub fn embedding_bag<'a>(
         &self,
         weight: impl AsRef<Tensor>,

@@ -175,7 +175,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension out of range; out of memory.
+    /// If a dimension is out of range, or memory runs out.
     pub fn sort(&self, dim: isize, descending: bool) -> Result<(Tensor, Tensor)> {
         self.in_order("sort", dim, Sort(direction(descending)))
     }
@@ -183,7 +183,7 @@ impl Tensor {
     /// The indices that sort a dimension (`int64`). Like `torch.argsort`; see [`Tensor::sort`].
     ///
     /// # Errors
-    /// The errors of [`Tensor::sort`].
+    /// The same errors as [`Tensor::sort`].
     pub fn argsort(&self, dim: isize, descending: bool) -> Result<Tensor> {
         Ok(self.detach().sort(dim, descending)?.1)
     }
@@ -192,7 +192,7 @@ impl Tensor {
     /// false. Among equal elements, the first come first. Like `torch.topk`.
     ///
     /// # Errors
-    /// A dimension out of range; more elements than it has; out of memory.
+    /// If the dimension is out of range or has fewer elements, or memory runs out.
     pub fn topk(&self, count: usize, dim: isize, largest: bool, sorted: bool) -> Result<(Tensor, Tensor)> {
         self.in_order("topk", dim, TopK { count, direction: direction(largest), unsorted: !sorted })
     }

@@ -1,5 +1,5 @@
-//! Connectionist temporal classification (CTC) loss: the probability of all alignments of a label sequence. Composed of tensor
-//! operations, one time step after the other, in log space.
+//! Connectionist temporal classification (CTC) loss: the total probability of all alignments of a label sequence.
+//! Composed of tensor operations, one time step after the other, in log space.
 
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::loss::Reduction;
@@ -59,7 +59,7 @@ impl CtcLoss {
         log_add([last, &padded.narrow(1, 1, states)?, &before])?.add(emitted)
     }
 
-    /// The log-probabilities of all paths to each state at each time, `[time, batch, states]`.
+    /// The total log-probability of all paths to each state at each time, `[time, batch, states]`.
     fn forward_paths(&self, emitted: &Tensor, skips: &Tensor) -> Result<Tensor> {
         let states = emitted.shape()[2];
         let mut last = emitted.select(0, 0)?;
@@ -75,7 +75,7 @@ impl CtcLoss {
         Tensor::stack(&all.iter().collect::<Vec<_>>(), 0)
     }
 
-    /// The log-probabilities of all paths from each state to the end.
+    /// The total log-probability of all paths from each state to the end.
     fn backward_paths(&self, emitted: &Tensor, skips: &Tensor) -> Result<Tensor> {
         let states = emitted.shape()[2];
         // Seen from the end, a path skips the blank after a label.
@@ -200,7 +200,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Lengths that are not one per sample or exceed the tensors; a blank that is not a class; out of memory.
+    /// If the lengths are not one per sample or exceed the tensors, a blank is not a class, or memory runs out.
     pub fn ctc_loss(
         &self,
         targets: impl AsRef<Tensor>,

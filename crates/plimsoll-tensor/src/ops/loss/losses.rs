@@ -1,5 +1,5 @@
-//! Losses of an input and a target of the same shape. Each row is a function of both and its two gradients. With a reduction,
-//! only the scalar is allocated. Both inputs are saved.
+//! Losses of an input and a target with the same shape. Each row consists of a function of both and its two gradients.
+//! With a reduction, only the scalar is allocated. Both inputs are saved.
 
 use smallvec::smallvec;
 
@@ -276,7 +276,7 @@ losses! {
     }
 }
 
-/// Fails unless all inputs are from 0 to 1. PyTorch has the same check, and none for the targets.
+/// Fails unless all inputs are between 0 and 1. PyTorch has the same check, but none for the targets.
 fn want_probabilities<T: Float>(op: &'static str, inputs: &[T]) -> Result<()> {
     match inputs.iter().position(|x| !(0.0..=1.0).contains(&x.wide())) {
         None => Ok(()),
@@ -310,7 +310,7 @@ impl Tensor {
     /// `|self - target|`, reduced. Like `torch.nn.functional.l1_loss`.
     ///
     /// # Errors
-    /// Different shapes or dtypes; out of memory.
+    /// If the shapes or dtypes differ, or memory runs out.
     pub fn l1_loss(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         call_one(PairLoss(L1 {}, reduction), &[self, target])
@@ -320,7 +320,7 @@ impl Tensor {
     /// `torch.nn.functional.smooth_l1_loss`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::l1_loss`]; a negative `beta`.
+    /// The same errors as [`Tensor::l1_loss`], or if `beta` is negative.
     pub fn smooth_l1_loss(
         &self,
         target: impl AsRef<Tensor>,
@@ -339,7 +339,7 @@ impl Tensor {
     /// `torch.nn.functional.huber_loss`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::l1_loss`]; a `delta` that is not positive.
+    /// The same errors as [`Tensor::l1_loss`], or if `delta` is not positive.
     pub fn huber_loss(&self, target: impl AsRef<Tensor>, delta: f64, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         positive("huber_loss", "delta", delta)?;
@@ -350,7 +350,8 @@ impl Tensor {
     /// `torch.nn.functional.binary_cross_entropy`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::l1_loss`]; a weight that does not broadcast; on the host, an input outside 0 to 1.
+    /// The same errors as [`Tensor::l1_loss`]; also if the weight does not broadcast or, on the host, if an input is
+    /// outside 0 to 1.
     pub fn binary_cross_entropy<'a>(
         &self,
         target: impl AsRef<Tensor>,
@@ -367,7 +368,7 @@ impl Tensor {
     /// positive part of each target. Like `torch.nn.functional.binary_cross_entropy_with_logits`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::binary_cross_entropy`].
+    /// The same errors as [`Tensor::binary_cross_entropy`].
     pub fn binary_cross_entropy_with_logits<'a>(
         &self,
         target: impl AsRef<Tensor>,
@@ -391,11 +392,12 @@ impl Tensor {
         if plain { Ok(losses) } else { weighed(&losses, reduction) }
     }
 
-    /// `target · (ln target - self)` for log-probabilities `self`, reduced. `log_target` says that the target holds
-    /// log-probabilities too. PyTorch's `batchmean` is the sum divided by the batch size. Like `torch.nn.functional.kl_div`.
+    /// `target · (ln target - self)` for log-probabilities `self`, reduced. `log_target` says that the target contains
+    /// log-probabilities too. PyTorch's `batchmean` is the sum divided by the batch size. Like
+    /// `torch.nn.functional.kl_div`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::l1_loss`].
+    /// The same errors as [`Tensor::l1_loss`].
     pub fn kl_div(
         &self,
         target: impl AsRef<Tensor>,

@@ -18,7 +18,7 @@ impl Tensor {
     /// `max(0, margin - target · (self - other))` for targets 1 and -1. Like `torch.nn.functional.margin_ranking_loss`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn margin_ranking_loss(
         &self,
         other: impl AsRef<Tensor>,
@@ -34,7 +34,7 @@ impl Tensor {
     /// The element itself for target 1, `max(0, margin - self)` for target -1. Like `torch.nn.functional.hinge_embedding_loss`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn hinge_embedding_loss(
         &self,
         target: impl AsRef<Tensor>,
@@ -53,7 +53,7 @@ impl Tensor {
     /// `torch.nn.functional.cosine_embedding_loss`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn cosine_embedding_loss(
         &self,
         other: impl AsRef<Tensor>,
@@ -75,7 +75,7 @@ impl Tensor {
     /// `ln(1 + e^(-target · self))` for targets 1 and -1. Like `torch.nn.functional.soft_margin_loss`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn soft_margin_loss(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         let against = target.mul(self)?.neg()?;
@@ -87,7 +87,7 @@ impl Tensor {
     /// `torch.nn.functional.multilabel_soft_margin_loss`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::binary_cross_entropy_with_logits`].
+    /// The same errors as [`Tensor::binary_cross_entropy_with_logits`].
     pub fn multilabel_soft_margin_loss<'a>(
         &self,
         target: impl AsRef<Tensor>,
@@ -103,7 +103,7 @@ impl Tensor {
     /// classes]` against the target classes. Like `torch.nn.functional.multi_margin_loss`.
     ///
     /// # Errors
-    /// A `p` other than 1 and 2; targets that are not classes; out of memory.
+    /// If `p` is neither 1 nor 2, a target is not a class, or memory runs out.
     pub fn multi_margin_loss(
         &self,
         target: impl AsRef<Tensor>,
@@ -131,7 +131,7 @@ impl Tensor {
     /// Stirling's term for targets above 1. Like `torch.nn.functional.poisson_nll_loss`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn poisson_nll_loss(
         &self,
         target: impl AsRef<Tensor>,
@@ -158,7 +158,7 @@ impl Tensor {
     /// least `eps`. `full` adds the constant term. Like `torch.nn.functional.gaussian_nll_loss`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; out of memory.
+    /// If the shapes do not broadcast, or memory runs out.
     pub fn gaussian_nll_loss(
         &self,
         target: impl AsRef<Tensor>,

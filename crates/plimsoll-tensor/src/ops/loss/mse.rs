@@ -135,7 +135,7 @@ impl Tensor {
     /// The mean of the squared differences, a scalar. Only the scalar is allocated. Like `torch.nn.functional.mse_loss`.
     ///
     /// # Errors
-    /// Different shapes; different dtypes or dtypes that are not floating-point; out of memory.
+    /// If the shapes or dtypes differ, a dtype is not floating-point, or memory runs out.
     pub fn mse_loss(&self, target: impl AsRef<Tensor>) -> Result<Tensor> {
         let target = target.as_ref();
         self.mse_loss_with(target, Reduction::Mean)
@@ -144,7 +144,7 @@ impl Tensor {
     /// [`Tensor::mse_loss`] with a choice of reduction: sum, mean or none.
     ///
     /// # Errors
-    /// The errors of [`Tensor::mse_loss`].
+    /// The same errors as [`Tensor::mse_loss`].
     pub fn mse_loss_with(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         if reduction == Reduction::None {

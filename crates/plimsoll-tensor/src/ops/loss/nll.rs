@@ -142,7 +142,7 @@ impl Tensor {
     /// A target of -100 is ignored, also in the divisor of a mean. Like `torch.nn.functional.nll_loss`.
     ///
     /// # Errors
-    /// Incompatible sizes or dtypes; a target that is neither a class nor -100; out of memory.
+    /// If the sizes or dtypes are incompatible, a target is neither a class nor -100, or memory runs out.
     pub fn nll_loss(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         if reduction == Reduction::None {

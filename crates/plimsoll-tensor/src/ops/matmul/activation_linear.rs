@@ -1,9 +1,10 @@
-//! Linear layers fused with an activation before or after them, which save one tensor less than the two operations do.
+//! Linear layers fused with an activation before or after them. These save one tensor fewer than the two separate
+//! operations.
 //!
-//! Separately, an activation saves its input, and the linear layer after it saves the activation's output, which has the same
-//! size. [`Tensor::activation_linear`] saves only the input and recomputes the output in the backward pass, in one pass over
-//! the elements. [`Tensor::linear_activation`] saves only the layer's input and projects again; with ReLU it saves the output
-//! instead, which the next layer saves too, and recomputes nothing.
+//! As separate operations, an activation saves its input, and the linear layer after it saves the activation's output,
+//! which has the same size. [`Tensor::activation_linear`] saves only the input and recomputes the output in the
+//! backward pass, in one pass over the elements. [`Tensor::linear_activation`] saves only the layer's input and
+//! projects again; with ReLU, it saves the output instead, which the next layer saves too, and recomputes nothing.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -48,8 +49,8 @@ impl Activation {
         }
     }
 
-    /// In one pass, overwrites the input `x` with the activation's values, and the gradient of the output with that of the
-    /// input. If `sum` is set, the sum of the gradient's rows is attached to it.
+    /// In one pass, overwrites the input `x` with the activation's values, and the output's gradient with the input's.
+    /// If `sum` is set, the sum of the gradient's rows is attached to it.
     fn in_one_pass(self, grad: &Tensor, x: &Tensor, sum: bool) -> Result<()> {
         match self {
             Activation::Relu => activation_backward::run(Relu {}, grad, x, sum),
@@ -70,7 +71,7 @@ impl Activation {
     }
 }
 
-/// Reshapes a tensor to a matrix of its rows.
+/// Reshapes a tensor into a matrix of its rows.
 fn rows(x: &Tensor) -> Result<Tensor> {
     let width = x.shape()[x.rank() - 1];
     let count: usize = x.shape()[..x.rank() - 1].iter().product();
@@ -119,8 +120,8 @@ struct ActivationThenLinear {
 }
 
 impl ActivationThenLinear {
-    /// The gradients if nothing else uses `x`: the activation is recomputed in the memory of `x`, together with its gradient.
-    /// `None` if that is not possible.
+    /// The gradients, if nothing else uses `x`: the activation is recomputed in the memory of `x`, together with its
+    /// gradient. `None` if that is not possible.
     fn in_place(
         &self,
         at: &FunctionBackward<'_>,
@@ -233,10 +234,11 @@ fn inputs<'a>(
 
 impl Tensor {
     /// `activation(self).linear(weight, bias)`, which saves `self` for the backward pass and recomputes the activation's
-    /// output. After a `linear`, a transformer's feed-forward block then saves one wide tensor instead of two.
+    /// output. When this follows a `linear`, as in a transformer's feed-forward block, one wide tensor is saved instead
+    /// of two.
     ///
     /// # Errors
-    /// Incompatible sizes; out of memory.
+    /// If the sizes are incompatible, or memory runs out.
     pub fn activation_linear<'a>(
         &self,
         activation: Activation,
@@ -252,7 +254,7 @@ impl Tensor {
     /// input. [`Activation::Relu`] saves its output instead and recomputes nothing.
     ///
     /// # Errors
-    /// Incompatible sizes; out of memory.
+    /// If the sizes are incompatible, or memory runs out.
     pub fn linear_activation<'a>(
         &self,
         activation: Activation,
@@ -267,7 +269,7 @@ impl Tensor {
     /// [`Tensor::linear_activation`] with ReLU.
     ///
     /// # Errors
-    /// The errors of [`Tensor::linear_activation`].
+    /// The same errors as [`Tensor::linear_activation`].
     pub fn linear_relu<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -280,7 +282,7 @@ impl Tensor {
     /// [`Tensor::linear_activation`] with GELU.
     ///
     /// # Errors
-    /// The errors of [`Tensor::linear_activation`].
+    /// The same errors as [`Tensor::linear_activation`].
     pub fn linear_gelu<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -293,7 +295,7 @@ impl Tensor {
     /// [`Tensor::linear_activation`] with SiLU.
     ///
     /// # Errors
-    /// The errors of [`Tensor::linear_activation`].
+    /// The same errors as [`Tensor::linear_activation`].
     pub fn linear_silu<'a>(
         &self,
         weight: impl AsRef<Tensor>,

@@ -194,7 +194,7 @@ impl Tensor {
     /// the right. Like `torch.matmul`.
     ///
     /// # Errors
-    /// Inner sizes that differ; leading sizes that do not broadcast; a scalar; out of memory.
+    /// If the inner sizes differ, the leading sizes do not broadcast, a tensor is a scalar, or memory runs out.
     pub fn matmul(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         if self.rank() == 1 {

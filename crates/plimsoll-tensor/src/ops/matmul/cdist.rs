@@ -106,7 +106,8 @@ impl Operator for Cdist {
     }
 }
 
-/// `grad, x, y, distances -> grad of x`; `left` says which side of the pairs `x` is. It has no derivative, as in PyTorch.
+/// `grad, x, y, distances -> grad of x`; `left` says which side of the pairs `x` is on. It has no derivative, as in
+/// PyTorch.
 #[derive(Clone, Copy, Debug)]
 struct CdistBackward {
     p: f64,
@@ -185,7 +186,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Vectors of different widths; a negative `p`; different dtypes or dtypes that are not floating-point; out of memory.
+    /// If the vectors' widths differ, `p` is negative, the dtypes differ or are not floating-point, or memory runs out.
     pub fn cdist(&self, other: impl AsRef<Tensor>, p: f64) -> Result<Tensor> {
         let other = other.as_ref();
         if p.is_nan() || p < 0.0 {

@@ -17,7 +17,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension out of range; a dtype that is not floating-point; out of memory.
+    /// If a dimension is out of range, the dtype is not floating-point, or memory runs out.
     pub fn normalize(&self, dim: isize) -> Result<Tensor> {
         self.div(&self.norm_keepdim(2.0, &[dim])?.clamp_min(1e-12)?)
     }
@@ -26,7 +26,7 @@ impl Tensor {
     /// `torch.nn.functional.cosine_similarity`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::normalize`]; shapes that do not broadcast.
+    /// The same errors as [`Tensor::normalize`], or if the shapes do not broadcast.
     pub fn cosine_similarity(&self, other: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
         let other = other.as_ref();
         let length = |x: &Tensor| x.norm_keepdim(2.0, &[dim])?.clamp_min(1e-8);
@@ -37,7 +37,7 @@ impl Tensor {
     /// `torch.nn.functional.pairwise_distance`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cosine_similarity`].
+    /// The same errors as [`Tensor::cosine_similarity`].
     pub fn pairwise_distance(&self, other: impl AsRef<Tensor>, p: f64) -> Result<Tensor> {
         let other = other.as_ref();
         self.sub(other)?.add_scalar(1e-6)?.norm_dims(p, &[-1])
@@ -47,7 +47,7 @@ impl Tensor {
     /// `torch.nn.functional.triplet_margin_loss`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cosine_similarity`].
+    /// The same errors as [`Tensor::cosine_similarity`].
     pub fn triplet_margin_loss(
         &self,
         positive: impl AsRef<Tensor>,

@@ -184,7 +184,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// An invalid equation (the error names the subscript); a wrong number of operands; sizes that differ; out of memory.
+    /// If the equation is invalid (the error names the subscript), the number of operands is wrong, sizes differ, or
+    /// memory runs out.
     pub fn einsum(equation: &str, operands: &[impl AsRef<Tensor>]) -> Result<Tensor> {
         let operands = &borrowed(operands)[..];
         let equation: String = equation.chars().filter(|letter| !letter.is_whitespace()).collect();

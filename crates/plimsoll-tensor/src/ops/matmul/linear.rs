@@ -198,7 +198,7 @@ impl Tensor {
     /// `torch.nn.functional.linear`.
     ///
     /// # Errors
-    /// Incompatible sizes; out of memory.
+    /// If the sizes are incompatible, or memory runs out.
     pub fn linear<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -214,7 +214,7 @@ impl Tensor {
     /// `torch.addmm` over rows.
     ///
     /// # Errors
-    /// Incompatible sizes; out of memory.
+    /// If the sizes are incompatible, or memory runs out.
     pub fn linear_in_out<'a>(
         &self,
         weight: impl AsRef<Tensor>,

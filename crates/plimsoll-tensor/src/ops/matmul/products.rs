@@ -177,7 +177,7 @@ impl Tensor {
     /// `beta · self + alpha · a b`, with this tensor broadcast to the product of the two matrices. Like `torch.addmm`.
     ///
     /// # Errors
-    /// Incompatible sizes or dtypes; out of memory.
+    /// If the sizes or dtypes are incompatible, or memory runs out.
     pub fn addmm(
         &self,
         a: impl AsRef<Tensor>,
@@ -193,7 +193,7 @@ impl Tensor {
     /// Products of the matrices of two batches of the same size, without broadcasting. Like `torch.bmm`.
     ///
     /// # Errors
-    /// Tensors that are not `[batch, n, k]` and `[batch, k, m]`; out of memory.
+    /// If the tensors are not `[batch, n, k]` and `[batch, k, m]`, or memory runs out.
     pub fn bmm(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         let (a, b) = (self.shape(), other.shape());
@@ -207,7 +207,7 @@ impl Tensor {
     /// A matrix times a vector. Like `torch.mv`.
     ///
     /// # Errors
-    /// Tensors that are not `[n, k]` and `[k]`; out of memory.
+    /// If the tensors are not `[n, k]` and `[k]`, or memory runs out.
     pub fn mv(&self, vector: impl AsRef<Tensor>) -> Result<Tensor> {
         let vector = vector.as_ref();
         if self.rank() != 2 || vector.rank() != 1 {
@@ -220,7 +220,7 @@ impl Tensor {
     /// The dot product of two vectors, a scalar. Like `torch.dot`.
     ///
     /// # Errors
-    /// Tensors that are not vectors of the same length; out of memory.
+    /// If the tensors are not vectors of the same length, or memory runs out.
     pub fn dot(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         if self.rank() != 1 || other.rank() != 1 {
@@ -233,7 +233,7 @@ impl Tensor {
     /// The outer product of two vectors, a matrix. Like `torch.outer`.
     ///
     /// # Errors
-    /// Tensors that are not vectors; out of memory.
+    /// If the tensors are not vectors, or memory runs out.
     pub fn outer(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         if self.rank() != 1 || other.rank() != 1 {

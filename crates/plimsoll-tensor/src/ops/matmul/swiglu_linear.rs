@@ -72,7 +72,7 @@ impl Tensor {
     /// the second half of a gated feed-forward layer, as in Llama.
     ///
     /// # Errors
-    /// Incompatible sizes; out of memory.
+    /// If the sizes are incompatible, or memory runs out.
     pub fn swiglu_linear(&self, up: impl AsRef<Tensor>, weight: impl AsRef<Tensor>) -> Result<Tensor> {
         let (up, weight) = (up.as_ref(), weight.as_ref());
         Ok(apply(SwigluLinear, &[self, up, weight])?.remove(0))

@@ -11,7 +11,7 @@ impl Tensor {
     /// Swaps the last two dimensions. Returns a view. Like `Tensor.mT`.
     ///
     /// # Errors
-    /// Fewer than two dimensions.
+    /// If there are fewer than two dimensions.
     pub fn mt(&self) -> Result<Tensor> {
         self.transpose(-2, -1)
     }
@@ -19,7 +19,8 @@ impl Tensor {
     /// `beta · self + alpha · (a @ b)` for batches of matrices. Like `torch.baddbmm`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::bmm`]; different dtypes; fractional factors of integers; shapes that do not broadcast.
+    /// The same errors as [`Tensor::bmm`], or if the dtypes differ, the factors of integers are fractional, or the
+    /// shapes do not broadcast.
     pub fn baddbmm(
         &self,
         a: impl AsRef<Tensor>,
@@ -55,7 +56,7 @@ impl Tensor {
     /// of both inputs. Like `torch.nn.functional.bilinear`.
     ///
     /// # Errors
-    /// Widths that do not match the weight; other sizes that differ; out of memory.
+    /// If the widths do not match the weight, the other sizes differ, or memory runs out.
     pub fn bilinear<'a>(
         &self,
         other: impl AsRef<Tensor>,
@@ -70,7 +71,7 @@ impl Tensor {
     /// The sums of products over the last dimension of both tensors. Like `torch.inner`.
     ///
     /// # Errors
-    /// Last dimensions of different sizes; out of memory.
+    /// If the last dimensions differ in size, or memory runs out.
     pub fn inner(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         if self.rank() == 0 || other.rank() == 0 {
@@ -83,7 +84,7 @@ impl Tensor {
     /// `torch.tensordot(self, other, (dims, others))`.
     ///
     /// # Errors
-    /// Dimensions that are out of range, are repeated or differ in size; out of memory.
+    /// If the dimensions are out of range, are repeated or differ in size, or if memory runs out.
     pub fn tensordot(&self, other: impl AsRef<Tensor>, dims: &[isize], others: &[isize]) -> Result<Tensor> {
         let other = other.as_ref();
         const NAME: &str = "tensordot";
@@ -111,7 +112,7 @@ impl Tensor {
     /// The cross product of vectors of three elements along a dimension, broadcast. Like `torch.linalg.cross`.
     ///
     /// # Errors
-    /// A dimension that is not of size 3; shapes that do not broadcast; out of memory.
+    /// If a dimension is not of size 3, the shapes do not broadcast, or memory runs out.
     pub fn cross(&self, other: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
         let other = other.as_ref();
         for x in [self, other] {

@@ -234,7 +234,8 @@ impl Tensor {
     /// multiplies by `weight` and adds `bias` for each channel. Like `torch.nn.functional.group_norm`.
     ///
     /// # Errors
-    /// A number of channels that is not a multiple of the groups; a bias without a weight; incompatible sizes; out of memory.
+    /// If the number of channels is not a multiple of the groups, there is a bias but no weight, the sizes are
+    /// incompatible, or memory runs out.
     pub fn group_norm<'a>(
         &self,
         groups: usize,

@@ -140,7 +140,7 @@ impl Tensor {
     /// Softmax along a dimension. Like `torch.softmax`.
     ///
     /// # Errors
-    /// A dimension out of range; a dtype that is not floating-point; out of memory.
+    /// If a dimension is out of range, the dtype is not floating-point, or memory runs out.
     pub fn softmax(&self, dim: isize) -> Result<Tensor> {
         self.along(dim, Softmax::Plain)
     }
@@ -148,7 +148,7 @@ impl Tensor {
     /// Log-softmax along a dimension, without overflow. Like `torch.log_softmax`.
     ///
     /// # Errors
-    /// A dimension out of range; a dtype that is not floating-point; out of memory.
+    /// If a dimension is out of range, the dtype is not floating-point, or memory runs out.
     pub fn log_softmax(&self, dim: isize) -> Result<Tensor> {
         self.along(dim, Softmax::Log)
     }

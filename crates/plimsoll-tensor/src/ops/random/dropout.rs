@@ -100,7 +100,7 @@ impl Tensor {
     /// `torch.nn.functional.dropout`.
     ///
     /// # Errors
-    /// A probability outside 0 to 1; a dtype that is not floating-point; out of memory.
+    /// If a probability is outside 0 to 1, the dtype is not floating-point, or memory runs out.
     pub fn dropout(&self, p: f64, training: bool) -> Result<Tensor> {
         if !drops("dropout", p, training)? {
             return Ok(self.clone());
@@ -111,7 +111,7 @@ impl Tensor {
     /// `self.dropout(p, training) + residual`, in one pass without an intermediate tensor if the dtypes are equal.
     ///
     /// # Errors
-    /// The errors of [`Tensor::dropout`]; different shapes.
+    /// The same errors as [`Tensor::dropout`], or if the shapes differ.
     pub fn dropout_add(&self, residual: impl AsRef<Tensor>, p: f64, training: bool) -> Result<Tensor> {
         let residual = residual.as_ref();
         if !drops("dropout_add", p, training)? {

@@ -110,8 +110,8 @@ impl Tensor {
     /// the same on every machine. Like `torch.multinomial`, but with other random numbers.
     ///
     /// # Errors
-    /// A weight that is negative, infinite or NaN; a row with too few positive weights; without replacement, more
-    /// samples than weights; out of memory.
+    /// If a weight is negative, infinite or NaN, a row has too few positive weights, there are more samples than
+    /// weights without replacement, or memory runs out.
     pub fn multinomial(&self, drawn: usize, replace: bool) -> Result<Tensor> {
         let from = self.device().next_random();
         call_one(Multinomial { drawn, replace, from }, &[&self.detach()])

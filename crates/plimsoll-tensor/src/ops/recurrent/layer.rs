@@ -1,8 +1,8 @@
 //! One layer of a recurrent network in one direction: RNN, LSTM or GRU over whole sequences.
 //!
-//! The inputs of all steps are projected in one product, and so are the gradients of input and weights. It saves the output,
-//! the values of the gates, which overwrite the projected inputs, and for an LSTM or a GRU one more number per element of the
-//! state.
+//! The inputs of all steps are projected in one product, and the gradients of the input and the weights are also
+//! computed in one product each. The layer saves the output, the values of the gates (which overwrite the projected
+//! inputs) and, for an LSTM or a GRU, one more number per element of the state.
 
 pub use crate::cpu::kernels::recurrent::Cell;
 
@@ -46,11 +46,11 @@ pub struct RecurrentLayer<'a> {
     pub projection: Option<&'a Tensor>,
     /// Whether sequences are `[batch, steps, …]` instead of `[steps, batch, …]`.
     pub batch_first: bool,
-    /// Whether to go from the last step to the first.
+    /// Whether to run from the last step to the first.
     pub reverse: bool,
 }
 
-/// The state before the first step or after the last.
+/// The state before the first step or after the last one.
 #[derive(Clone, Debug)]
 pub struct RecurrentState {
     /// `[batch, hidden]`, or the size of the projection's output.
@@ -135,8 +135,8 @@ impl Function for Layer {
             results[weight] = Some(flat.t()?.matmul(&rows(&x)?)?);
         }
         let hidden = h0.shape()[1];
-        // The state's part of a GRU's new value goes through the reset gate, so its gradient differs from that of the input's
-        // part.
+        // The state's part of a GRU's new value passes through the reset gate, so its gradient differs from that of the
+        // input's part.
         let of_state = if self.cell == Cell::Gru { Some(rows(&outs[2])?) } else { None };
         if wants(weight + 1) {
             let earlier = rows(&self.earlier(&h0, &y)?)?;
@@ -193,7 +193,7 @@ impl Tensor {
     /// its output at every step, and the final state.
     ///
     /// # Errors
-    /// Incompatible sizes or dtypes; a sequence without steps; out of memory.
+    /// If the sizes or dtypes are incompatible, a sequence has no steps, or memory runs out.
     pub fn recurrent(
         &self,
         layer: RecurrentLayer<'_>,

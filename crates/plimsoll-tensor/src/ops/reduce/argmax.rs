@@ -61,7 +61,7 @@ impl Tensor {
     /// (`None`), the row-major index among all elements. Like `torch.argmax`.
     ///
     /// # Errors
-    /// A dimension out of range or without elements; a `bool` tensor; out of memory.
+    /// If the dimension is out of range or has no elements, the tensor is `bool`, or memory runs out.
     pub fn argmax(&self, dim: impl Into<Option<isize>>) -> Result<Tensor> {
         want_number("argmax", self.dtype())?;
         let Some(dim) = dim.into() else { return self.reshape(&[-1])?.argmax(0) };

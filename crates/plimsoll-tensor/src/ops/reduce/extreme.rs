@@ -257,7 +257,7 @@ macro_rules! extremes {
             #[doc = concat!("The ", $word, " element, a scalar. As `torch.", stringify!($all), "`: equal elements share the gradient.")]
             ///
             /// # Errors
-            /// No elements; out of memory.
+            /// If there are no elements, or memory runs out.
             pub fn $all(&self) -> Result<Tensor> {
                 self.extreme(stringify!($all), Extremes { largest: $largest, magnitude: false }, Over::all(self.rank()))
             }
@@ -265,7 +265,7 @@ macro_rules! extremes {
             #[doc = concat!("The ", $word, " elements along a dimension, which is removed, and their indices (`int64`). The first of equal elements is taken, and gets the gradient. As `torch.", stringify!($all), "(dim)`.")]
             ///
             /// # Errors
-            /// A dimension out of range or without elements; out of memory.
+            /// If the dimension is out of range or has no elements, or memory runs out.
             pub fn $along(&self, dim: isize) -> Result<(Tensor, Tensor)> {
                 self.extreme_along(stringify!($all), Extreme { largest: $largest }, dim, Keep::Dropped)
             }
@@ -281,7 +281,7 @@ macro_rules! extremes {
             #[doc = concat!("The ", $word, " elements over some dimensions, which are removed; over all if the list is empty. As `torch.", stringify!($over), "`: equal elements share the gradient.")]
             ///
             /// # Errors
-            /// A dimension that is out of range, listed twice or empty; out of memory.
+            /// If a dimension is out of range, listed twice or empty, or if memory runs out.
             pub fn $over(&self, dims: &[isize]) -> Result<Tensor> {
                 let over = Over::dims(stringify!($over), self.rank(), dims, Keep::Dropped)?;
                 self.extreme(stringify!($over), Extremes { largest: $largest, magnitude: false }, over)
@@ -305,7 +305,7 @@ impl Tensor {
     /// The index of the minimum along a dimension, as `int64`; the first one if several are equal. Like `torch.argmin(dim)`.
     ///
     /// # Errors
-    /// A dimension out of range or without elements; out of memory.
+    /// If the dimension is out of range or has no elements, or memory runs out.
     pub fn argmin(&self, dim: impl Into<Option<isize>>) -> Result<Tensor> {
         let Some(dim) = dim.into() else { return self.reshape(&[-1])?.argmin(0) };
         if self.rank() == 0 && (-1..=0).contains(&dim) {

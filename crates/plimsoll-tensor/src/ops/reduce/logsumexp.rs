@@ -74,7 +74,8 @@ impl Tensor {
     /// `log(sum(exp(x)))` over some dimensions, which are removed. Like `torch.logsumexp`.
     ///
     /// # Errors
-    /// A dimension out of range or listed twice; a dtype that is not floating-point; out of memory.
+    /// If a dimension is out of range or listed twice, the dtype is not floating-point, or memory
+    /// runs out.
     pub fn logsumexp(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
         call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Dropped)?), &[&x])
@@ -83,7 +84,7 @@ impl Tensor {
     /// `log(sum(exp(x)))` over some dimensions, which are kept with size 1.
     ///
     /// # Errors
-    /// The errors of [`Tensor::logsumexp`].
+    /// The same errors as [`Tensor::logsumexp`].
     pub fn logsumexp_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
         call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Kept)?), &[&x])

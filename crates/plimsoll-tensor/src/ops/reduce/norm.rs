@@ -194,7 +194,7 @@ impl Tensor {
     /// number of nonzero elements. Like `torch.linalg.vector_norm`.
     ///
     /// # Errors
-    /// No elements, for an infinite order; a dtype that is not floating-point; out of memory.
+    /// If there are no elements, for an infinite order; if the dtype is not floating-point; or if memory runs out.
     pub fn norm(&self, p: f64) -> Result<Tensor> {
         self.norm_over(p, Over::all(self.rank()))
     }
@@ -202,7 +202,7 @@ impl Tensor {
     /// The norm over some dimensions, which are removed. Like [`Tensor::norm`].
     ///
     /// # Errors
-    /// A dimension out of range or listed twice; the errors of [`Tensor::norm`].
+    /// If a dimension is out of range or listed twice; also the errors of [`Tensor::norm`].
     pub fn norm_dims(&self, p: f64, dims: &[isize]) -> Result<Tensor> {
         self.norm_over(p, Over::dims("norm", self.rank(), dims, Keep::Dropped)?)
     }
@@ -210,7 +210,7 @@ impl Tensor {
     /// The norm over some dimensions, which are kept with size 1.
     ///
     /// # Errors
-    /// The errors of [`Tensor::norm_dims`].
+    /// The same errors as [`Tensor::norm_dims`].
     pub fn norm_keepdim(&self, p: f64, dims: &[isize]) -> Result<Tensor> {
         self.norm_over(p, Over::dims("norm", self.rank(), dims, Keep::Kept)?)
     }

@@ -60,7 +60,7 @@ impl Tensor {
     /// gradient. Like `torch.median`.
     ///
     /// # Errors
-    /// An empty integer tensor (an empty floating-point one gives NaN); out of memory.
+    /// If the tensor is an empty integer tensor (an empty floating-point one gives NaN), or memory runs out.
     pub fn median(&self) -> Result<Tensor> {
         if self.numel() == 0 && self.dtype().is_float() {
             return self.sum()?.affine(0.0, f64::NAN);
@@ -80,7 +80,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension out of range or without elements; out of memory.
+    /// If the dimension is out of range or has no elements, or memory runs out.
     pub fn median_dim(&self, dim: isize) -> Result<(Tensor, Tensor)> {
         let size = self.want_ranked("median", dim)?;
         if size == 0 {
@@ -104,7 +104,7 @@ impl Tensor {
     /// `torch.kthvalue`.
     ///
     /// # Errors
-    /// A dimension out of range; a `k` outside 1 to its size; out of memory.
+    /// If a dimension is out of range, a `k` is outside 1 to its size, or memory runs out.
     pub fn kthvalue(&self, k: usize, dim: isize) -> Result<(Tensor, Tensor)> {
         let size = self.want_ranked("kthvalue", dim)?.max(1);
         if k == 0 || k > size {
@@ -121,7 +121,7 @@ impl Tensor {
     /// Like `torch.quantile` with a number.
     ///
     /// # Errors
-    /// The errors of [`Tensor::quantiles`].
+    /// The same errors as [`Tensor::quantiles`].
     pub fn quantile(&self, q: f64, dim: impl Into<Option<isize>>, between: Interpolation) -> Result<Tensor> {
         self.quantiles(&[q], dim, between)?.squeeze(0)
     }
@@ -136,8 +136,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A number outside 0 to 1; a dtype other than `float32` and `float64`; a dimension out of range or without elements; out
-    /// of memory.
+    /// If a number is outside 0 to 1, the dtype is neither `float32` nor `float64`, the dimension is out of range or
+    /// has no elements, or memory runs out.
     pub fn quantiles(
         &self,
         q: &[f64],

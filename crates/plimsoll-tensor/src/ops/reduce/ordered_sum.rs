@@ -1,5 +1,5 @@
-//! The sum over the first dimension, in a fixed order, so that a sum over ranks has the same bits on any device and with any
-//! transport.
+//! The sum over the first dimension, in a fixed order, so that a sum over ranks is bit-identical on any device and with
+//! any transport.
 
 use smallvec::smallvec;
 
@@ -21,7 +21,7 @@ use crate::tensor::{Grads, Tensor};
 #[derive(Clone, Copy, Debug)]
 struct OrderedSum {
     scale: f64,
-    /// The type of the sum: that of `x`, or the one in which it is added.
+    /// The type of the sum: that of `x`, or the type in which values are added.
     dtype: DType,
 }
 
@@ -38,7 +38,7 @@ impl Kernel for OrderedSum {
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
         by_float!(x.dtype(), T => {
-            // A sum of another type is one of 32 bits, as which short floats are passed.
+            // A sum of a different type has 32 bits; 16-bit floats are passed in 32 bits as well.
             ordered_sum::<T>(x.shape()[0], x.elements(), T::of(self.scale), out.elements());
         });
         Ok(())
@@ -87,12 +87,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The tensor has no dimensions, or its first dimension is 0; the type is not a floating-point type; or out of memory.
+    /// If the tensor has no dimensions, or its first dimension is 0; if the type is not a floating-point type; or if
+    /// memory runs out.
     pub fn ordered_sum(&self, scale: f64) -> Result<Tensor> {
         call_one(OrderedSum { scale, dtype: self.dtype() }, &[self])
     }
 
-    /// [`Tensor::ordered_sum`] in the type in which it is added, without rounding to 16 bits.
+    /// Like [`Tensor::ordered_sum`], but the result has the type in which values are added, so it is not rounded to 16
+    /// bits.
     pub(crate) fn ordered_sum_wide(&self, scale: f64) -> Result<Tensor> {
         call_one(OrderedSum { scale, dtype: self.dtype().accumulator() }, &[self])
     }

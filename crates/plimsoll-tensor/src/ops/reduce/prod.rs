@@ -186,7 +186,7 @@ impl Tensor {
     /// The product of all elements, a scalar; 1 if there are none. Integers and `bool` give `int64`. Like `torch.prod`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn prod(&self) -> Result<Tensor> {
         self.prod_over(Over::all(self.rank()), true)
     }
@@ -194,7 +194,7 @@ impl Tensor {
     /// The product over a dimension, which is removed. Like `torch.prod(dim)`.
     ///
     /// # Errors
-    /// A dimension out of range; out of memory.
+    /// If a dimension is out of range, or memory runs out.
     pub fn prod_dim(&self, dim: isize) -> Result<Tensor> {
         self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Dropped)?, false)
     }
@@ -202,7 +202,7 @@ impl Tensor {
     /// The product over a dimension, which is kept with size 1.
     ///
     /// # Errors
-    /// The errors of [`Tensor::prod_dim`].
+    /// The same errors as [`Tensor::prod_dim`].
     pub fn prod_keepdim(&self, dim: isize) -> Result<Tensor> {
         self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Kept)?, false)
     }

@@ -32,7 +32,7 @@ impl Over {
     /// Reduces these dimensions; all if the list is empty, as in PyTorch.
     ///
     /// # Errors
-    /// A dimension out of range or listed twice.
+    /// If a dimension is out of range or listed twice.
     pub(crate) fn dims(op: &'static str, rank: usize, dims: &[isize], keep: Keep) -> Result<Over> {
         let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(dims.is_empty(), rank);
         for &dim in dims.iter().filter(|&&dim| rank > 0 || !(-1..=0).contains(&dim)) {

@@ -48,7 +48,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension out of range; out of memory.
+    /// If a dimension is out of range, or memory runs out.
     pub fn cummax(&self, dim: isize) -> Result<(Tensor, Tensor)> {
         self.running_extreme("cummax", dim, |a, b| a.ge(b))
     }
@@ -57,7 +57,7 @@ impl Tensor {
     /// as smaller than everything. Like `torch.cummin`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cummax`].
+    /// The same errors as [`Tensor::cummax`].
     pub fn cummin(&self, dim: isize) -> Result<(Tensor, Tensor)> {
         self.running_extreme("cummin", dim, |a, b| a.le(b))
     }
@@ -88,7 +88,7 @@ impl Tensor {
     /// The cumulative log-sum-exp along a dimension, without overflow. Like `torch.logcumsumexp`.
     ///
     /// # Errors
-    /// A dimension out of range; a dtype that is not floating-point; out of memory.
+    /// If a dimension is out of range, the dtype is not floating-point, or memory runs out.
     pub fn logcumsumexp(&self, dim: isize) -> Result<Tensor> {
         const NAME: &str = "logcumsumexp";
         want_float(NAME, self.dtype())?;

@@ -325,7 +325,7 @@ impl Tensor {
     /// The cumulative sums along a dimension. Integers and `bool` give `int64`. Like `torch.cumsum`.
     ///
     /// # Errors
-    /// A dimension out of range; out of memory.
+    /// If a dimension is out of range, or memory runs out.
     pub fn cumsum(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return self.unsqueeze(0)?.cumsum(0)?.squeeze(0);
@@ -336,7 +336,7 @@ impl Tensor {
     /// The cumulative products along a dimension. Integers and `bool` give `int64`. Like `torch.cumprod`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cumsum`].
+    /// The same errors as [`Tensor::cumsum`].
     pub fn cumprod(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return self.unsqueeze(0)?.cumprod(0)?.squeeze(0);

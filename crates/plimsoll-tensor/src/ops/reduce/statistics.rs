@@ -53,7 +53,7 @@ impl Tensor {
     /// Variance and mean over some dimensions, which are removed; over all if the list is empty. Like `torch.var_mean`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::var_dims`].
+    /// The same errors as [`Tensor::var_dims`].
     pub fn var_mean(&self, dims: &[isize], correction: f64) -> Result<(Tensor, Tensor)> {
         Ok((self.var_dims(dims, correction)?, self.mean_dim_or_all(dims)?))
     }
@@ -61,7 +61,7 @@ impl Tensor {
     /// Standard deviation and mean; the arguments are those of [`Tensor::var_mean`]. Like `torch.std_mean`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::std_dims`].
+    /// The same errors as [`Tensor::std_dims`].
     pub fn std_mean(&self, dims: &[isize], correction: f64) -> Result<(Tensor, Tensor)> {
         Ok((self.std_dims(dims, correction)?, self.mean_dim_or_all(dims)?))
     }
@@ -73,7 +73,7 @@ impl Tensor {
     /// The smallest and the largest element. Like `torch.aminmax`.
     ///
     /// # Errors
-    /// No elements; out of memory.
+    /// If there are no elements, or memory runs out.
     pub fn aminmax(&self) -> Result<(Tensor, Tensor)> {
         Ok((self.amin(&[])?, self.amax(&[])?))
     }
@@ -82,7 +82,7 @@ impl Tensor {
     /// number of the dtype. Like `torch.nan_to_num`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn nan_to_num(
         &self,
         nan: f64,
@@ -107,7 +107,7 @@ impl Tensor {
     /// The sum over these dimensions, or over all if empty, ignoring NaN. Like `torch.nansum`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::sum_dims`].
+    /// The same errors as [`Tensor::sum_dims`].
     pub fn nansum(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() {
             self.masked_fill(&self.detach().isnan()?, 0.0)?
@@ -120,7 +120,7 @@ impl Tensor {
     /// The mean over these dimensions, or over all if empty, ignoring NaN. Like `torch.nanmean`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::nansum`].
+    /// The same errors as [`Tensor::nansum`].
     pub fn nanmean(&self, dims: &[isize]) -> Result<Tensor> {
         let numbers = self.detach().isnan()?.logical_not()?.to_dtype(self.dtype())?;
         self.nansum(dims)?.div(&numbers.nansum(dims)?)
@@ -129,7 +129,7 @@ impl Tensor {
     /// The differences of neighbours along a dimension, computed `n` times. Like `torch.diff`.
     ///
     /// # Errors
-    /// A dimension out of range; a `bool` tensor; out of memory.
+    /// If the dimension is out of range, the tensor is `bool`, or memory runs out.
     pub fn diff(&self, n: usize, dim: isize) -> Result<Tensor> {
         let at = dim_index("diff", dim, self.rank())?;
         let mut x = self.clone();
@@ -146,7 +146,7 @@ impl Tensor {
     /// gradient with it. Like `torch.clamp` with tensors.
     ///
     /// # Errors
-    /// No bound at all; shapes that do not broadcast; out of memory.
+    /// If there is no bound at all, the shapes do not broadcast, or memory runs out.
     pub fn clamp_tensors<'a>(
         &self,
         low: impl Into<Option<&'a Tensor>>,

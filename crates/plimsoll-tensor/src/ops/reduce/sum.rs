@@ -123,7 +123,7 @@ impl Tensor {
     /// The sum of all elements, a scalar. Integers and `bool` give `int64`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn sum(&self) -> Result<Tensor> {
         self.reduce("sum", None, Reduced::Dropped)
     }
@@ -131,7 +131,7 @@ impl Tensor {
     /// The sums over some dimensions, which are removed; over all if the list is empty. Like `torch.sum(dim=…)`.
     ///
     /// # Errors
-    /// A dimension out of range.
+    /// If a dimension is out of range.
     pub fn sum_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("sum", Some(dims), Reduced::Dropped)
     }
@@ -140,7 +140,7 @@ impl Tensor {
     /// keepdim=True)`.
     ///
     /// # Errors
-    /// A dimension out of range.
+    /// If a dimension is out of range.
     pub fn sum_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("sum", Some(dims), Reduced::Kept)
     }
@@ -148,7 +148,7 @@ impl Tensor {
     /// The mean of all elements, a scalar; NaN if there are none.
     ///
     /// # Errors
-    /// A dtype that is not floating-point; out of memory.
+    /// If the dtype is not floating-point, or memory runs out.
     pub fn mean(&self) -> Result<Tensor> {
         self.reduce("mean", None, Reduced::Dropped)
     }
@@ -156,7 +156,7 @@ impl Tensor {
     /// The means over some dimensions, which are removed; over all if the list is empty. Like `torch.mean(dim=…)`.
     ///
     /// # Errors
-    /// A dimension out of range.
+    /// If a dimension is out of range.
     pub fn mean_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("mean", Some(dims), Reduced::Dropped)
     }
@@ -164,7 +164,7 @@ impl Tensor {
     /// The means over some dimensions, which are kept with size 1; over all if the list is empty.
     ///
     /// # Errors
-    /// A dimension out of range.
+    /// If a dimension is out of range.
     pub fn mean_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("mean", Some(dims), Reduced::Kept)
     }

@@ -95,7 +95,7 @@ macro_rules! variance {
             #[doc = concat!("The ", $what, " of all elements, a scalar. `correction` is 1 for a sample and 0 for the complete population. As `torch.", stringify!($all), "(correction=…)`.")]
             ///
             /// # Errors
-            /// A dtype that is not floating-point; out of memory.
+            /// If the dtype is not floating-point, or memory runs out.
             pub fn $all(&self, correction: f64) -> Result<Tensor> {
                 call_one(Variance { over: Over::all(self.rank()), correction, root: $root }, &[self])
             }
@@ -103,7 +103,7 @@ macro_rules! variance {
             #[doc = concat!("The ", $what, " over some dimensions, which are removed. As [`Tensor::", stringify!($all), "`].")]
             ///
             /// # Errors
-            /// A dimension out of range or listed twice; a dtype that is not floating-point; out of memory.
+            /// If a dimension is out of range or listed twice, the dtype is not floating-point, or memory runs out.
             pub fn $dims(&self, dims: &[isize], correction: f64) -> Result<Tensor> {
                 let over = Over::dims(stringify!($all), self.rank(), dims, Keep::Dropped)?;
                 call_one(Variance { over, correction, root: $root }, &[self])

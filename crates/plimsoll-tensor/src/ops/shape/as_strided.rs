@@ -49,7 +49,7 @@ impl Tensor {
     /// The part of this tensor, whose layout is `base`, that `view` selects.
     ///
     /// # Errors
-    /// The layout of this tensor is not `base`; `view` is not inside `base`.
+    /// If the layout of this tensor is not `base`, or `view` is not inside `base`.
     pub(crate) fn region(&self, base: &Layout, view: &Layout) -> Result<Tensor> {
         call_one(AsStrided { base: base.clone(), view: view.clone() }, &[self])
     }

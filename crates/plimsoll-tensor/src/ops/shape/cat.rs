@@ -167,7 +167,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// No tensors; sizes that differ in another dimension; out of memory.
+    /// If there are no tensors, the sizes differ in another dimension, or memory runs out.
     pub fn cat(tensors: &[impl AsRef<Tensor>], dim: isize) -> Result<Tensor> {
         let tensors = &borrowed(tensors)[..];
         let Some(&first) = tensors.first() else {
@@ -199,7 +199,7 @@ impl Tensor {
     /// Stacks tensors of the same shape along a new dimension. Like `torch.stack`.
     ///
     /// # Errors
-    /// No tensors; different shapes; out of memory.
+    /// If there are no tensors, the shapes differ, or memory runs out.
     pub fn stack(tensors: &[impl AsRef<Tensor>], dim: isize) -> Result<Tensor> {
         let tensors = &borrowed(tensors)[..];
         let Some(first) = tensors.first() else {

@@ -9,7 +9,7 @@ impl Tensor {
     /// From a vector, the matrix with the vector on a diagonal; from a matrix, a copy of that diagonal. Like `torch.diag`.
     ///
     /// # Errors
-    /// A tensor that is neither a vector nor a matrix; out of memory.
+    /// If the tensor is neither a vector nor a matrix, or memory runs out.
     pub fn diag(&self, diagonal: isize) -> Result<Tensor> {
         match self.rank() {
             1 => self.diag_embed(diagonal),
@@ -21,7 +21,7 @@ impl Tensor {
     /// Matrices `[…, n, n]` with the rows of the last dimension on a diagonal, zeros elsewhere. Like `torch.diag_embed(offset)`.
     ///
     /// # Errors
-    /// A tensor without dimensions; out of memory.
+    /// If the tensor has no dimensions, or memory runs out.
     pub fn diag_embed(&self, offset: isize) -> Result<Tensor> {
         let last = dim_index("diag_embed", -1, self.rank())?;
         let (len, away) = (self.shape()[last], offset.unsigned_abs());
@@ -44,7 +44,7 @@ impl Tensor {
     /// The sum of a matrix's diagonal. Like `torch.trace`.
     ///
     /// # Errors
-    /// A tensor that is not a matrix; out of memory.
+    /// If the tensor is not a matrix, or memory runs out.
     pub fn trace(&self) -> Result<Tensor> {
         if self.rank() != 2 {
             return Err(Error::shape("trace", format!("{:?}: needs a matrix", self.shape())));
@@ -55,7 +55,7 @@ impl Tensor {
     /// Writes a value on a matrix's diagonal. Like `Tensor.fill_diagonal_`.
     ///
     /// # Errors
-    /// A tensor that is not a matrix; the errors of [`Tensor::add_`].
+    /// If the tensor is not a matrix; also the errors of [`Tensor::add_`].
     pub fn fill_diagonal_(&self, value: f64) -> Result<()> {
         if self.rank() != 2 {
             return Err(Error::shape("fill_diagonal_", format!("{:?}: needs a matrix", self.shape())));
@@ -66,7 +66,7 @@ impl Tensor {
     /// The rows and columns (`int64`, `[2, n]`) of the elements at and below a diagonal, row by row. Like `torch.tril_indices`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn tril_indices(rows: usize, columns: usize, offset: isize, device: &Device) -> Result<Tensor> {
         triangle(rows, columns, device, |row, column| column - row <= offset)
     }
@@ -74,7 +74,7 @@ impl Tensor {
     /// The rows and columns (`int64`, `[2, n]`) of the elements at and above a diagonal, row by row. Like `torch.triu_indices`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn triu_indices(rows: usize, columns: usize, offset: isize, device: &Device) -> Result<Tensor> {
         triangle(rows, columns, device, |row, column| column - row >= offset)
     }

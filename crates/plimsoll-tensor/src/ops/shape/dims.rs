@@ -11,7 +11,7 @@ impl Tensor {
     /// Moves the dimensions `from` to the positions `to`; the others keep their order. Like `torch.movedim`.
     ///
     /// # Errors
-    /// Lists of different lengths; a dimension out of range or listed twice.
+    /// If the lists differ in length, or a dimension is out of range or listed twice.
     pub fn movedim(&self, from: &[isize], to: &[isize]) -> Result<Tensor> {
         if from.len() != to.len() {
             let message = format!("{from:?} to {to:?}: both lists must have the same length");
@@ -35,7 +35,7 @@ impl Tensor {
     /// Swaps two dimensions: `transpose` under NumPy's name.
     ///
     /// # Errors
-    /// Dimensions out of range.
+    /// If dimensions are out of range.
     pub fn swapdims(&self, a: isize, b: isize) -> Result<Tensor> {
         self.transpose(a, b)
     }
@@ -43,7 +43,7 @@ impl Tensor {
     /// Splits a dimension into several; one of the sizes may be -1. Like `torch.unflatten`.
     ///
     /// # Errors
-    /// A dimension out of range; sizes whose product differs from the dimension's size.
+    /// If the dimension is out of range, or the product of the sizes is not the dimension's size.
     #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
     pub fn unflatten(&self, dim: isize, sizes: impl ReshapeTo) -> Result<Tensor> {
         let dim = dim_index("unflatten", dim, self.rank())?;
@@ -71,7 +71,7 @@ impl Tensor {
     /// Removes those of the given dimensions that have size 1. Like `torch.squeeze` with a tuple.
     ///
     /// # Errors
-    /// A dimension out of range or listed twice.
+    /// If a dimension is out of range or listed twice.
     pub fn squeeze_dims(&self, dims: &[isize]) -> Result<Tensor> {
         let dims = distinct("squeeze", dims, self.rank())?;
         let kept = |&(dim, &size): &(usize, &usize)| size != 1 || !dims.contains(&dim);
@@ -90,7 +90,7 @@ impl Tensor {
     /// Inserts dimensions of size 1 at these positions of the result.
     ///
     /// # Errors
-    /// A position that is out of range or listed twice.
+    /// If a position is out of range or listed twice.
     pub fn unsqueeze_dims(&self, dims: &[isize]) -> Result<Tensor> {
         let rank = self.rank() + dims.len();
         let mut places = distinct("unsqueeze", dims, rank)?;
@@ -101,7 +101,7 @@ impl Tensor {
     /// Broadcasts to the shape of another tensor. Like `Tensor.expand_as`.
     ///
     /// # Errors
-    /// A shape that this one does not broadcast to.
+    /// If this shape does not broadcast to the new one.
     pub fn expand_as(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         self.expand(other.shape())
@@ -110,7 +110,7 @@ impl Tensor {
     /// Broadcasts to a shape: `expand` under NumPy's name.
     ///
     /// # Errors
-    /// A shape that this one does not broadcast to.
+    /// If this shape does not broadcast to the new one.
     pub fn broadcast_to(&self, shape: &[usize]) -> Result<Tensor> {
         self.expand(shape)
     }
@@ -118,7 +118,7 @@ impl Tensor {
     /// Views the elements in the shape of another tensor. Like `Tensor.view_as`.
     ///
     /// # Errors
-    /// A different number of elements; strides that need a copy.
+    /// If the number of elements differs, or the strides need a copy.
     pub fn view_as(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         self.view(other.shape())
@@ -128,7 +128,7 @@ impl Tensor {
     /// `indexing="xy"`, swap the first two dimensions of the results. Like `torch.meshgrid(indexing="ij")`.
     ///
     /// # Errors
-    /// A tensor with two or more dimensions.
+    /// If the tensor has two or more dimensions.
     pub fn meshgrid(vectors: &[impl AsRef<Tensor>]) -> Result<Vec<Tensor>> {
         let vectors = &borrowed(vectors)[..];
         if let Some(other) = vectors.iter().find(|vector| vector.rank() > 1) {

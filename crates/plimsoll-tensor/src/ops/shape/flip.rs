@@ -93,7 +93,7 @@ impl Tensor {
     /// Returns a copy with the order of some dimensions reversed. Like `torch.flip`.
     ///
     /// # Errors
-    /// A dimension out of range or listed twice; out of memory.
+    /// If a dimension is out of range or listed twice, or memory runs out.
     pub fn flip(&self, dims: &[isize]) -> Result<Tensor> {
         let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(false, self.rank());
         for &dim in dims {
@@ -109,7 +109,7 @@ impl Tensor {
     /// the other. If `dims` is empty and there is one shift, the tensor is rolled as one flat row. Like `torch.roll`.
     ///
     /// # Errors
-    /// A dimension out of range; different numbers of shifts and dimensions; out of memory.
+    /// If a dimension is out of range, the numbers of shifts and dimensions differ, or memory runs out.
     pub fn roll(&self, shifts: &[isize], dims: &[isize]) -> Result<Tensor> {
         if dims.is_empty() && shifts.len() == 1 {
             return self.reshape(&[-1])?.roll(shifts, &[0])?.reshape(self.shape());

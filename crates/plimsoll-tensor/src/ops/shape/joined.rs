@@ -29,7 +29,7 @@ impl Tensor {
     /// Stacks tensors horizontally: concatenates along dimension 1, or along dimension 0 for vectors. Like `torch.hstack`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cat`].
+    /// The same errors as [`Tensor::cat`].
     pub fn hstack(tensors: &[impl AsRef<Tensor>]) -> Result<Tensor> {
         let tensors = &borrowed(tensors)[..];
         want_tensors("hstack", tensors)?;
@@ -40,7 +40,7 @@ impl Tensor {
     /// Stacks tensors vertically: vectors become rows, and all are concatenated along dimension 0. Like `torch.vstack`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cat`].
+    /// The same errors as [`Tensor::cat`].
     pub fn vstack(tensors: &[impl AsRef<Tensor>]) -> Result<Tensor> {
         let tensors = &borrowed(tensors)[..];
         want_tensors("vstack", tensors)?;
@@ -50,7 +50,7 @@ impl Tensor {
     /// Stacks tensors depthwise: concatenates along dimension 2. Like `torch.dstack`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cat`].
+    /// The same errors as [`Tensor::cat`].
     pub fn dstack(tensors: &[impl AsRef<Tensor>]) -> Result<Tensor> {
         let tensors = &borrowed(tensors)[..];
         want_tensors("dstack", tensors)?;
@@ -74,7 +74,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// No sequences; sequences with different further dimensions or dtypes; out of memory.
+    /// If there are no sequences, the sequences differ in other dimensions or in dtype, or memory runs out.
     pub fn pad_sequence(sequences: &[impl AsRef<Tensor>], batch_first: bool, padding: f64) -> Result<Tensor> {
         let sequences = &borrowed(sequences)[..];
         want_tensors("pad_sequence", sequences)?;

@@ -30,7 +30,7 @@ fn channels_last_order(rank: usize) -> Dims {
 }
 
 impl MemoryFormat {
-    /// The format of a layout; `None` if it has gaps or another order. A layout that is in both formats is
+    /// The format of a layout; `None` if it has gaps or a different order. A layout that is in both formats is
     /// [`MemoryFormat::Contiguous`].
     pub(crate) fn of(layout: &Layout) -> Option<MemoryFormat> {
         if layout.is_contiguous() {
@@ -74,7 +74,7 @@ impl Tensor {
     /// `to(memory_format=…)`.
     ///
     /// # Errors
-    /// Channels-last with fewer than three dimensions; out of memory.
+    /// If channels-last is requested for fewer than three dimensions, or memory runs out.
     pub fn to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
         let rank = self.rank();
         if format == MemoryFormat::ChannelsLast && rank < 3 {

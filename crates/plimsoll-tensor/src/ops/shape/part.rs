@@ -1,6 +1,6 @@
 //! Parts of a tensor as views: ranges with steps, single indices, diagonals, windows.
 //!
-//! All of them have the same derivative: zeros of the complete shape, with the gradient in place of the part.
+//! All of them have the same derivative: zeros in the complete shape, with the gradient where the part was.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -176,13 +176,13 @@ impl Tensor {
     /// Elements `start..start + len` of one dimension. Like `torch.narrow`.
     ///
     /// # Errors
-    /// A range outside the dimension.
+    /// If a range is outside the dimension.
     pub fn narrow(&self, dim: isize, start: usize, len: usize) -> Result<Tensor> {
         call_one(Part::Narrow { dim: dim_index("narrow", dim, self.rank())?, start, len }, &[self])
     }
 
-    /// Every `step`-th element of a range of one dimension, as a view. As Python's `x[start:end:step]`: negative bounds count
-    /// from the end, and bounds out of range are clamped.
+    /// Every `step`-th element of a range of one dimension, as a view. Like Python's `x[start:end:step]`: negative
+    /// bounds count from the end, and bounds out of range are clamped.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, Tensor};
@@ -193,7 +193,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension out of range; a step of 0.
+    /// If the dimension is out of range, or the step is 0.
     #[allow(clippy::needless_pass_by_value, reason = "ranges are passed by value everywhere")]
     pub fn slice(&self, dim: isize, range: impl RangeBounds<isize>, step: usize) -> Result<Tensor> {
         let dim = dim_index("slice", dim, self.rank())?;
@@ -223,7 +223,7 @@ impl Tensor {
     /// Element `index` of one dimension, which is removed, as a view. A negative index counts from the end. Like `torch.select`.
     ///
     /// # Errors
-    /// A dimension out of range; an index outside it.
+    /// If a dimension is out of range, or an index is outside it.
     pub fn select(&self, dim: isize, index: isize) -> Result<Tensor> {
         let dim = dim_index("select", dim, self.rank())?;
         let size = self.shape()[dim];
@@ -242,7 +242,7 @@ impl Tensor {
     /// `offset` is right of the main diagonal, a negative one below it. Like `torch.diagonal(offset, dim1, dim2)`.
     ///
     /// # Errors
-    /// Dimensions out of range, or the same dimension twice.
+    /// If a dimension is out of range, or the two are the same.
     pub fn diagonal(&self, offset: isize, a: isize, b: isize) -> Result<Tensor> {
         let dims = (dim_index("diagonal", a, self.rank())?, dim_index("diagonal", b, self.rank())?);
         if dims.0 == dims.1 {
@@ -255,7 +255,7 @@ impl Tensor {
     /// windows, and a new last dimension has their elements. Like `Tensor.unfold`.
     ///
     /// # Errors
-    /// A dimension out of range; windows larger than it; a step of 0.
+    /// If the dimension is out of range, the windows are larger than it, or the step is 0.
     pub fn unfold(&self, dim: isize, size: usize, step: usize) -> Result<Tensor> {
         let dim = dim_index("unfold", dim, self.rank())?;
         let whole = self.shape()[dim];

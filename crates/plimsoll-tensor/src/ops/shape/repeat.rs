@@ -14,7 +14,7 @@ impl Tensor {
     /// dimensions are added. Like `Tensor.repeat`.
     ///
     /// # Errors
-    /// Fewer numbers than dimensions; out of memory.
+    /// If there are fewer numbers than dimensions, or memory runs out.
     pub fn repeat(&self, times: &[usize]) -> Result<Tensor> {
         let Some(lead) = times.len().checked_sub(self.rank()) else {
             let message = format!("{times:?} for {:?}: needs a number for each dimension", self.shape());
@@ -39,7 +39,7 @@ impl Tensor {
     /// `torch.tile`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     pub fn tile(&self, times: &[usize]) -> Result<Tensor> {
         let mut all = vec![1; self.rank().saturating_sub(times.len())];
         all.extend_from_slice(times);
@@ -49,7 +49,7 @@ impl Tensor {
     /// Repeats each element this many times in succession along a dimension. Like `torch.repeat_interleave(n, dim)`.
     ///
     /// # Errors
-    /// A dimension out of range; out of memory.
+    /// If a dimension is out of range, or memory runs out.
     pub fn repeat_interleave(&self, times: usize, dim: isize) -> Result<Tensor> {
         let dim = dim_index("repeat_interleave", dim, self.rank())?;
         let mut wide: Dims = self.shape().into();
@@ -65,8 +65,8 @@ impl Tensor {
     /// Repeats element `i` of a dimension `times[i]` times. Like `torch.repeat_interleave` with a tensor of repeats.
     ///
     /// # Errors
-    /// A dimension out of range; repeats that are negative or are not an `int64` vector of the dimension's size; a device that
-    /// computes no values, since the size of the result depends on them; out of memory.
+    /// If the dimension is out of range; if the repeats are negative, or not an `int64` vector of the dimension's size;
+    /// if the device computes no values, because the size of the result depends on them; or if memory runs out.
     pub fn repeat_interleave_each(&self, times: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
         let times = times.as_ref();
         const OP: &str = "repeat_interleave";

@@ -57,7 +57,7 @@ impl Tensor {
     /// Splits a dimension into views of `size` elements each; the last may have fewer. Like `torch.split`.
     ///
     /// # Errors
-    /// A dimension out of range; a size of 0, unless the dimension has no elements.
+    /// If the dimension is out of range, or the size is 0 and the dimension has elements.
     pub fn split(&self, size: usize, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("split", dim, self.rank())?;
         let whole = self.shape()[dim];
@@ -75,7 +75,7 @@ impl Tensor {
     /// Splits a dimension into views of these sizes. Like `torch.split` with a list.
     ///
     /// # Errors
-    /// A dimension out of range; sizes whose sum differs from the dimension's size.
+    /// If the dimension is out of range, or the sum of the sizes is not the dimension's size.
     pub fn split_with_sizes(&self, sizes: &[usize], dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("split_with_sizes", dim, self.rank())?;
         let whole = self.shape()[dim];
@@ -90,7 +90,7 @@ impl Tensor {
     /// if that size fills the dimension earlier.
     ///
     /// # Errors
-    /// A dimension out of range; a count of 0.
+    /// If a dimension is out of range, or a count is 0.
     pub fn chunk(&self, count: usize, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("chunk", dim, self.rank())?;
         if count == 0 {
@@ -105,7 +105,7 @@ impl Tensor {
     /// One view for each index of a dimension, which is removed. Like `torch.unbind`.
     ///
     /// # Errors
-    /// A dimension out of range.
+    /// If a dimension is out of range.
     pub fn unbind(&self, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("unbind", dim, self.rank())?;
         let parts = self.split_into(dim, Dims::from_elem(1, self.shape()[dim]))?;

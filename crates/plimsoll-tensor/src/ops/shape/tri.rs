@@ -75,7 +75,7 @@ impl Tensor {
     /// a negative one keeps that many more. Like `torch.triu`.
     ///
     /// # Errors
-    /// A tensor with fewer than two dimensions; out of memory.
+    /// If the tensor has fewer than two dimensions, or memory runs out.
     pub fn triu(&self, diagonal: isize) -> Result<Tensor> {
         call_one(Triangle { upper: true, diagonal }, &[self])
     }
@@ -83,7 +83,7 @@ impl Tensor {
     /// The lower triangle of the last two dimensions, with zeros above. Like `torch.tril`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::triu`].
+    /// The same errors as [`Tensor::triu`].
     pub fn tril(&self, diagonal: isize) -> Result<Tensor> {
         call_one(Triangle { upper: false, diagonal }, &[self])
     }

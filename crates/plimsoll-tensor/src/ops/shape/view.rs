@@ -35,7 +35,7 @@ macro_rules! reshape_to {
 reshape_to!(usize, i32, i64, isize);
 
 impl Tensor {
-    /// The same elements in row-major order in another shape: a view if possible, otherwise a copy. One size may be -1.
+    /// The same elements in row-major order in a different shape: a view if possible, otherwise a copy. One size may be -1.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, Tensor};
@@ -45,7 +45,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A shape with another number of elements; out of memory for the copy.
+    /// If the shape has a different number of elements, or memory runs out for the copy.
     #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
     pub fn reshape(&self, shape: impl ReshapeTo) -> Result<Tensor> {
         let shape = self.resolve(&shape.sizes())?;
@@ -58,10 +58,10 @@ impl Tensor {
         }
     }
 
-    /// The same elements in row-major order in another shape, without a copy. One size may be -1. Like `Tensor.view`.
+    /// The same elements in row-major order in a different shape, without a copy. One size may be -1. Like `Tensor.view`.
     ///
     /// # Errors
-    /// A shape with another number of elements; strides that would require a copy (use `reshape`).
+    /// If the shape has a different number of elements, or the strides would require a copy (use `reshape`).
     #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
     pub fn view(&self, shape: impl ReshapeTo) -> Result<Tensor> {
         call_one(View::Reshape(self.resolve(&shape.sizes())?), &[self])
@@ -70,7 +70,7 @@ impl Tensor {
     /// Merges dimensions `start` to `end`, both included, into one. Like `torch.flatten`.
     ///
     /// # Errors
-    /// Dimensions out of range; out of memory, if the strides require a copy.
+    /// If a dimension is out of range, or memory runs out because the strides require a copy.
     pub fn flatten(&self, start: isize, end: isize) -> Result<Tensor> {
         if self.rank() == 0 {
             return self.reshape(&[1]);
@@ -92,7 +92,7 @@ impl Tensor {
     /// Swaps two dimensions.
     ///
     /// # Errors
-    /// Dimensions out of range.
+    /// If dimensions are out of range.
     pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
         if self.rank() == 0 && [a, b].iter().all(|dim| (-1..=0).contains(dim)) {
             return Ok(self.clone());
@@ -104,7 +104,7 @@ impl Tensor {
     /// The transpose of a matrix. A vector or scalar is returned unchanged. Like `Tensor.t`.
     ///
     /// # Errors
-    /// More than two dimensions.
+    /// If there are more than two dimensions.
     pub fn t(&self) -> Result<Tensor> {
         if self.rank() < 2 {
             return Ok(self.clone());
@@ -115,10 +115,10 @@ impl Tensor {
         self.transpose(0, 1)
     }
 
-    /// Puts the dimensions into another order; each must be listed once.
+    /// Puts the dimensions into a different order; each must be listed once.
     ///
     /// # Errors
-    /// An order that omits or repeats a dimension, or has one out of range.
+    /// If the order omits or repeats a dimension, or has one that is out of range.
     pub fn permute(&self, dims: &[isize]) -> Result<Tensor> {
         let order: Dims =
             dims.iter().map(|&dim| dim_index("permute", dim, self.rank())).collect::<Result<_>>()?;
@@ -132,16 +132,16 @@ impl Tensor {
     /// Inserts a dimension of size 1 before `dim` (at the end for -1).
     ///
     /// # Errors
-    /// A position out of range.
+    /// If a position is out of range.
     pub fn unsqueeze(&self, dim: isize) -> Result<Tensor> {
         let dim = dim_index("unsqueeze", dim, self.rank() + 1)?;
         call_one(View::Unsqueeze(dim), &[self])
     }
 
-    /// Removes a dimension of size 1. If it has another size, returns the tensor itself, as in PyTorch.
+    /// Removes a dimension of size 1. If it has a different size, returns the tensor itself, as in PyTorch.
     ///
     /// # Errors
-    /// A dimension out of range.
+    /// If a dimension is out of range.
     pub fn squeeze(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return Ok(self.clone());
@@ -156,7 +156,7 @@ impl Tensor {
     /// Broadcasts to `shape` without copying: dimensions of size 1 and missing leading ones repeat.
     ///
     /// # Errors
-    /// A shape that this one does not broadcast to.
+    /// If this shape does not broadcast to the new one.
     pub fn expand(&self, shape: &[usize]) -> Result<Tensor> {
         call_one(View::Expand(shape.into()), &[self])
     }
@@ -177,7 +177,7 @@ impl Tensor {
     }
 }
 
-/// `x -> view`: the same elements in another shape or order.
+/// `x -> view`: the same elements in a different shape or order.
 #[derive(Clone, Debug)]
 enum View {
     /// To this shape.

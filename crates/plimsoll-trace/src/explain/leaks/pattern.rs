@@ -1,4 +1,4 @@
-//! The kind of program that leaks in this way: [`Pattern`], from the blocks that one step left allocated.
+//! The kind of program that leaks in this way: [`Pattern`], inferred from the blocks that one step left allocated.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub enum Pattern {
         /// The number of stacks that allocated them.
         stacks: usize,
     },
-    /// Each step keeps outputs of many operators although its backward pass ran.
+    /// Each step keeps outputs of many operators, although its backward pass ran.
     ActivationsKept {
         /// Blocks that one step keeps.
         blocks: usize,
@@ -45,7 +45,7 @@ pub enum Pattern {
         /// Blocks that one step keeps.
         blocks: usize,
     },
-    /// A list or dictionary outside the model grows by a few tensors each step.
+    /// A list or dictionary outside the model grows by a few tensors in each step.
     GrowingList {
         /// Blocks that one step keeps.
         blocks: usize,
@@ -59,8 +59,8 @@ pub enum Pattern {
     /// A single number outlives the step, and is replaced by its sum with another number: a running sum. (A loss that
     /// is itself a sum looks the same.)
     RunningSum,
-    /// A running sum, judged from Python frames alone, which do not show the addition: a number in addition to the
-    /// loss, on a line that allocates nothing else.
+    /// A running sum, inferred from Python frames alone, which do not show the addition: besides the loss there is
+    /// another number, on a line that allocates nothing else.
     CarriedNumber,
 }
 
@@ -117,7 +117,7 @@ impl Pattern {
 }
 
 impl Pattern {
-    /// [`advice`](Self::advice), worded for a program of our own runtime if `is_own`.
+    /// [`advice`](Self::advice), worded for a program that uses our own runtime if `is_own` is set.
     pub fn advice_for(self, is_own: bool) -> &'static str {
         if !is_own {
             return self.advice();
@@ -150,7 +150,7 @@ impl Pattern {
     }
 }
 
-/// The pattern of a line alone. Leaking lines are judged together instead.
+/// The pattern of a single line. Leaking lines are judged together instead.
 pub(super) fn of_line(
     snapshot: &Snapshot,
     course: &Course,
@@ -178,16 +178,16 @@ pub(super) fn is_sum(snapshot: &Snapshot, life: &Life, origin: Origin) -> bool {
     life.bytes <= 512 && origin.activity <= Activity::Forward && origin.operator.is_some_and(is_addition)
 }
 
-/// Returns two flags for a block. First, whether its size is that of a single number, and a user's line requested it
-/// directly, not through a library. Second, whether its size is that of a single number.
+/// Returns two flags for a block. The first says whether it has the size of a single number and was requested directly
+/// by a user's line, not through a library. The second says only whether it has the size of a single number.
 pub(super) fn number(snapshot: &Snapshot, life: &Life, origin: Origin) -> (bool, bool) {
     let is_number = life.bytes <= 512 && origin.activity == Activity::Forward;
     let innermost = life.stack.and_then(|stack| snapshot.stacks.frame_ids(stack).next());
     (is_number && innermost == origin.line, is_number)
 }
 
-/// For recordings without C++ frames: which lines carry a number from step to step. The first such line of a step is
-/// its loss, and a line that requests more than its number is not a sum.
+/// For recordings without C++ frames: which lines carry a number from step to step. The first such line in a step is
+/// the loss, and a line that requests more than its number is not a sum.
 pub(super) fn carried(rows: &[&Rows], steps: usize) -> Vec<bool> {
     let is_replaced =
         |rows: &Rows| steps > 3 && rows.numbers_replaced + 2 >= steps && rows.numbers <= steps + 1;
@@ -200,7 +200,7 @@ pub(super) fn carried(rows: &[&Rows], steps: usize) -> Vec<bool> {
     rows.iter().map(is_carried).collect()
 }
 
-/// The blocks that leaking lines left in one step. This is the last judged step in which the first such line grew.
+/// The blocks that leaking lines left in one step. That step is the last judged one in which the first such line grew.
 pub(super) fn sample(
     timeline: &Timeline,
     origins: &Origins,
@@ -220,7 +220,7 @@ pub(super) fn sample(
     (begin..end).filter(|&at| is_one(&timeline.lives[at])).filter_map(LifeIndex::new).collect()
 }
 
-/// The pattern of a leak, from the blocks of one step.
+/// The pattern of a leak, inferred from the blocks of one step.
 pub(super) fn of_leak(
     snapshot: &Snapshot,
     timeline: &Timeline,
@@ -243,7 +243,7 @@ pub(super) fn of_leak(
     if !stacks.is_empty() && stacks.iter().all(|&stack| is_of_hook(snapshot, origins, stack)) {
         return Some(Pattern::Hook { blocks });
     }
-    // A list of outputs adds few blocks in each step; layers add many.
+    // A list of outputs adds a few blocks in each step; layers add many.
     if is_forward && inside > 0 && count > 1 && blocks > 3 {
         let later = timeline.lives[last.index() + 1..].iter().zip(last.index() + 1..);
         let is_backward = |(life, index): (&Life, usize)| {
@@ -283,7 +283,7 @@ fn failures(snapshot: &Snapshot, timeline: &Timeline, steps: &Steps) -> usize {
 }
 
 /// Whether the user's line of a stack is in a hook: a function that a module calls and that is not `forward`, or one
-/// that PyTorch's hooks of gradients and saved tensors call.
+/// that PyTorch's hooks for gradients and saved tensors call.
 fn is_of_hook(snapshot: &Snapshot, origins: &Origins, stack: StackId) -> bool {
     let line = origins.get(Some(stack)).line;
     let frames = snapshot.stacks.frame_ids(stack).skip_while(|&frame| Some(frame) != line);
@@ -292,11 +292,11 @@ fn is_of_hook(snapshot: &Snapshot, origins: &Origins, stack: StackId) -> bool {
         (snapshot.texts.get(frame.filename), snapshot.texts.get(frame.name))
     });
     let mut called = None;
-    // C++ frames of the interpreter are between the Python frames.
+    // There are C++ frames of the interpreter between the Python frames.
     for (file, name) in texts.filter(|(file, _)| is_python(file)) {
         let path = file.replace('\\', "/");
         let is_of_hooks = path.ends_with("/torch/utils/hooks.py") || path.ends_with("/autograd/graph.py");
-        // In PyTorch 2, `inner` is a part of `_call_impl`.
+        // In PyTorch 2, `inner` is part of `_call_impl`.
         let is_of_module = path.ends_with("/nn/modules/module.py") && matches!(name, "_call_impl" | "inner");
         if is_of_hooks || is_of_module {
             return called.is_some_and(|(name, is_own)| is_own && (is_of_hooks || name != "forward"));

@@ -1,4 +1,4 @@
-//! A forward pass that runs out of memory in one of several identical layers: each takes as much as the one before.
+//! A forward pass that runs out of memory in one of several identical layers: each needs as much as the one before.
 //!
 //! Each layer reaches the failing line once, or a few times. Between two visits, the level rises by the memory that a
 //! layer takes. The number of layers follows from an earlier pass, or from the number of parameters of each size.

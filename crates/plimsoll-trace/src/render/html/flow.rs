@@ -4,7 +4,7 @@
 use crate::snapshot::{EventIndex, LifeIndex};
 use crate::timeline::Timeline;
 
-/// A block is born, or ends.
+/// A block is allocated or freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     Comes(LifeIndex),

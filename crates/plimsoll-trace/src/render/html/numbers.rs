@@ -8,7 +8,7 @@ use serde_json::Value;
 /// The bytes of one unit (grain).
 pub(super) const GRAIN_BYTES: u64 = 512;
 
-/// The number of units that hold these bytes.
+/// The number of units that contain these bytes.
 pub(super) fn grains(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(GRAIN_BYTES)).unwrap_or(u32::MAX)
 }

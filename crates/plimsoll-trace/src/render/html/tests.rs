@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 const HOSTILE: &str = "</script><img src=x onerror=\"alert('{{data}}')\">";
 
 /// A recording of this many events, the last of which fails. Blocks of several sizes are allocated, and freed in
-/// another order. Each stack has a frame with a hostile name.
+/// a different order. Each stack has a frame with a hostile name.
 pub(super) fn recording(events: usize) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let stacks: Vec<StackId> = (0..50).map(|line| stack(&mut snapshot, line)).collect();

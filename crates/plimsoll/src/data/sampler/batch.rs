@@ -37,7 +37,7 @@ pub trait BatchSampler: Send + Sync {
     /// The samples of each batch: as many batches as [`len`](Self::len). The same epoch always has the same ones.
     ///
     /// # Errors
-    /// Out of host memory.
+    /// If host memory runs out.
     fn batches(&self, epoch: u64) -> Result<Vec<Vec<usize>>, DataError>;
 
     /// Whether an epoch has no batches.

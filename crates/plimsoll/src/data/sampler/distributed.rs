@@ -7,7 +7,7 @@ use super::{Order, RandomSampler, Sampler};
 /// One replica's part of the samples; all replicas together read the data set once. In PyTorch:
 /// `torch.utils.data.DistributedSampler`. Replica r has every `replicas`th sample of the epoch's order, starting at r. All parts
 /// have the same length: the first samples are repeated at the end or, with [`drop_last`](Self::drop_last), the last ones are
-/// left out. The epoch number passed to [`DataLoader::epoch`](super::super::DataLoader::epoch) takes the place of PyTorch's
+/// left out. The epoch number passed to [`DataLoader::epoch`](super::super::DataLoader::epoch) replaces PyTorch's
 /// `set_epoch`: all replicas must pass the same one.
 ///
 /// ```

@@ -54,7 +54,7 @@ pub struct Live {
 /// ```
 ///
 /// # Errors
-/// I/O errors, for example if there is no usable folder for the socket; an error if the process already serves a device. A
+/// I/O errors, for example if there is no usable folder for the socket, or if the process already serves a device. A
 /// program can ignore these errors; then it only lacks the live view.
 pub fn serve(device: &Device) -> io::Result<Live> {
     serve_at(device, folder::own()?.join(format!("{}.sock", std::process::id())))

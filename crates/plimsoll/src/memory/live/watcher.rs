@@ -126,7 +126,8 @@ impl Watcher {
     /// Asks the process to write a memory snapshot now. Returns the file's path, for `plimsoll explain`.
     ///
     /// # Errors
-    /// `NotFound` if the process has ended; `Unsupported` if it cannot write snapshots; an error that it reports; `TimedOut`.
+    /// `NotFound` if the process has ended, `Unsupported` if it cannot write snapshots, `TimedOut` if it does not
+    /// answer, or an error that it reports.
     pub fn snapshot(&mut self) -> io::Result<PathBuf> {
         self.socket.get_ref().set_read_timeout(Some(SNAPSHOT_PATIENCE))?;
         let is_answered = self.answered(&[SNAPSHOT, b"\n"].concat());

@@ -66,7 +66,7 @@ impl BertConfig {
     /// Reads a `config.json` of `transformers`, of model type `bert`.
     ///
     /// # Errors
-    /// The errors of [`Gpt2Config::from_json`](crate::models::Gpt2Config::from_json).
+    /// The same errors as [`Gpt2Config::from_json`](crate::models::Gpt2Config::from_json).
     pub fn from_json(text: &str) -> Result<BertConfig> {
         let value = parsed("bert", text)?;
         let fields = Fields::of("bert", &["bert"], &value)?;

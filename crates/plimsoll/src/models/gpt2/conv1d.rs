@@ -15,14 +15,14 @@ pub(super) struct Conv1D {
 }
 
 impl Conv1D {
-    /// Tensor parallel ranks have some of the outputs, of each of `blocks` equal ones.
+    /// Tensor-parallel ranks have some of the outputs, of each of `blocks` equal ones.
     pub(super) fn columns(scope: &Scope, inputs: usize, outputs: usize, blocks: usize) -> Result<Conv1D> {
         let weight = scope.part("weight", &[inputs, outputs], Cut::Blocks(1, blocks), Init::Normal(0.02))?;
         let bias = scope.part("bias", &[outputs], Cut::Blocks(0, blocks), Init::Zeros)?;
         Ok(Conv1D { label: scope.label(), weight, bias })
     }
 
-    /// Tensor parallel ranks have some of the inputs, so their products must be added.
+    /// Tensor-parallel ranks have some of the inputs, so their products must be added.
     pub(super) fn rows(scope: &Scope, inputs: usize, outputs: usize, std: f64) -> Result<Conv1D> {
         let weight = scope.part("weight", &[inputs, outputs], Cut::Whole(0), Init::Normal(std))?;
         Ok(Conv1D { label: scope.label(), weight, bias: scope.parameter("bias", &[outputs], Init::Zeros)? })

@@ -1,4 +1,4 @@
-//! The products of Llama's blocks, in slots, and the MLP.
+//! The matrix products of Llama's blocks, each in a slot, and the MLP.
 
 use plimsoll_tensor::checkpoint::recompute_output;
 use plimsoll_tensor::label::{LabelId, Span};

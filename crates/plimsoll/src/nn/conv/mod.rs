@@ -50,7 +50,7 @@ impl<const N: usize> Conv<N> {
     /// a bias.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(
         scope: &Scope,
         inputs: usize,
@@ -63,7 +63,7 @@ impl<const N: usize> Conv<N> {
     /// [`Conv::new`] without the bias; `bias=False` in PyTorch.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn without_bias(
         scope: &Scope,
         inputs: usize,
@@ -76,7 +76,7 @@ impl<const N: usize> Conv<N> {
     /// A convolution from `inputs` to `outputs` channels with all of PyTorch's options.
     ///
     /// # Errors
-    /// Groups that do not divide the channels; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the groups do not divide the channels, the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn with(scope: &Scope, inputs: usize, outputs: usize, config: ConvConfig<N>) -> Result<Conv<N>> {
         let groups = config.options.groups;
         divides("Conv", groups, inputs, outputs)?;

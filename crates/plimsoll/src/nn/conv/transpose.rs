@@ -103,7 +103,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// bias.
     ///
     /// # Errors
-    /// A path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(
         scope: &Scope,
         inputs: usize,
@@ -116,7 +116,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// A layer from `inputs` to `outputs` channels with all of PyTorch's options.
     ///
     /// # Errors
-    /// Groups that do not divide the channels; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If the groups do not divide the channels, the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn with(
         scope: &Scope,
         inputs: usize,

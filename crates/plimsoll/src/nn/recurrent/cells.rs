@@ -96,7 +96,7 @@ impl RNNCell {
     /// A cell from `input_size` inputs to a state of `hidden_size`.
     ///
     /// # Errors
-    /// A size of 0; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// If a size is 0, the path is already in use ([`Scope::parameter`]), or memory runs out.
     pub fn new(
         scope: &Scope,
         input_size: usize,
@@ -110,7 +110,7 @@ impl RNNCell {
     /// Returns the state after this step, which starts from `h` or from zeros.
     ///
     /// # Errors
-    /// Sizes or types that do not match; out of memory.
+    /// If the sizes or types do not match, or memory runs out.
     pub fn forward<'a>(&self, input: &Tensor, h: impl Into<Option<&'a Tensor>>) -> Result<Tensor> {
         Ok(self.0.run(input, h.into(), None)?.h)
     }
@@ -120,7 +120,7 @@ impl GRUCell {
     /// A cell from `input_size` inputs to a state of `hidden_size`.
     ///
     /// # Errors
-    /// The errors of [`RNNCell::new`].
+    /// The same errors as [`RNNCell::new`].
     pub fn new(scope: &Scope, input_size: usize, hidden_size: usize, bias: bool) -> Result<GRUCell> {
         Step::new(scope, Cell::Gru, input_size, hidden_size, bias).map(GRUCell)
     }
@@ -128,7 +128,7 @@ impl GRUCell {
     /// Returns the state after this step, which starts from `h` or from zeros.
     ///
     /// # Errors
-    /// Sizes or types that do not match; out of memory.
+    /// If the sizes or types do not match, or memory runs out.
     pub fn forward<'a>(&self, input: &Tensor, h: impl Into<Option<&'a Tensor>>) -> Result<Tensor> {
         Ok(self.0.run(input, h.into(), None)?.h)
     }
@@ -138,7 +138,7 @@ impl LSTMCell {
     /// A cell from `input_size` inputs to a state of `hidden_size`.
     ///
     /// # Errors
-    /// The errors of [`RNNCell::new`].
+    /// The same errors as [`RNNCell::new`].
     pub fn new(scope: &Scope, input_size: usize, hidden_size: usize, bias: bool) -> Result<LSTMCell> {
         Step::new(scope, Cell::Lstm, input_size, hidden_size, bias).map(LSTMCell)
     }
@@ -146,7 +146,7 @@ impl LSTMCell {
     /// Returns the hidden and the cell state after this step, which starts from `(h, c)` or from zeros.
     ///
     /// # Errors
-    /// Sizes or types that do not match; out of memory.
+    /// If the sizes or types do not match, or memory runs out.
     pub fn forward<'a>(
         &self,
         input: &Tensor,

@@ -7,11 +7,11 @@ use super::super::{Init, Members, MembersMut, Parameter, Scope};
 /// The parameters of one layer in one direction.
 #[derive(Clone, Debug)]
 pub(super) struct Direction {
-    /// The suffix of PyTorch's names: `_l0`, `_l0_reverse`.
+    /// The suffix in PyTorch's names: `_l0`, `_l0_reverse`.
     pub(super) suffix: String,
     pub(super) weights: [Parameter; 2],
     pub(super) biases: Option<[Parameter; 2]>,
-    /// `weight_hr`: projects the state of an LSTM to a smaller size.
+    /// `weight_hr`: projects an LSTM's state to a smaller size.
     pub(super) projection: Option<Parameter>,
 }
 

@@ -1,4 +1,4 @@
-//! Recurrent layers, as in PyTorch: [`RNN`], [`LSTM`], [`GRU`], and one step of each.
+//! Recurrent layers, as in PyTorch: [`RNN`], [`LSTM`] and [`GRU`], and a single step of each.
 //!
 //! | file | contents |
 //! |---|---|
@@ -34,16 +34,16 @@ macro_rules! runs {
             $(#[$run])*
             ///
             /// # Errors
-            /// Sizes or types that do not fit together; a sequence without steps; out of memory.
+            /// If the sizes or types do not match, a sequence has no steps, or memory runs out.
             pub fn forward<'a>(&self, input: &Tensor, h0: impl Into<Option<&'a Tensor>>) -> Result<(Tensor, Tensor)> {
                 let (y, h, _) = self.stack.run(input, h0.into(), None)?;
                 Ok((y, h))
             }
 
-            /// The same for sequences of unequal lengths; states are in the original order of the sequences.
+            /// The same for sequences of different lengths; states are in the original order of the sequences.
             ///
             /// # Errors
-            /// The errors of `forward`.
+            /// The same errors as `forward`.
             pub fn forward_packed<'a>(
                 &self,
                 input: &PackedSequence,
@@ -55,7 +55,7 @@ macro_rules! runs {
         }
 
         impl Module for $layer {
-            /// The output at every step, from a state of zeros.
+            /// The output at every step, starting from a zero state.
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 Ok(self.forward(input, None)?.0)
             }
@@ -65,7 +65,7 @@ macro_rules! runs {
     };
 }
 
-/// A plain recurrent network. Like `torch.nn.RNN`.
+/// A simple recurrent network. Like `torch.nn.RNN`.
 ///
 /// ```
 /// use plimsoll::nn::{Nonlinearity, RNN, RecurrentOptions, Scope};
@@ -82,12 +82,11 @@ pub struct RNN {
 }
 
 impl RNN {
-    /// A network that reads `input_size` numbers a step and has a state of `hidden_size`.
+    /// A network that reads `input_size` numbers per step and has a state of `hidden_size` numbers.
     ///
     /// # Errors
-    /// A size or number of layers of 0; a probability outside 0 to 1; a path that is already in use
-    /// ([`Scope::parameter`]); out of
-    /// memory.
+    /// If a size or the number of layers is 0, a probability is outside 0 to 1, the path is already in use
+    /// ([`Scope::parameter`]), or memory runs out.
     pub fn new(
         scope: &Scope,
         input_size: usize,
@@ -101,12 +100,12 @@ impl RNN {
 
 runs! {
     /// Returns the output at every step, `[…, directions · hidden_size]`, and the last state of each layer and direction,
-    /// `[layers · directions, batch, hidden_size]`. Starts from `h0`, which has the shape of the last state, or from zeros. The
-    /// input may lack the batch dimension: `[steps, input_size]`. Like `torch.nn.RNN.forward`.
+    /// `[layers · directions, batch, hidden_size]`. Starts from `h0`, which has the shape of the last state, or from
+    /// zeros. The batch dimension is optional in the input: `[steps, input_size]`. Like `torch.nn.RNN.forward`.
     RNN
 }
 
-/// A network of gated recurrent units. Like `torch.nn.GRU`.
+/// A gated recurrent unit network. Like `torch.nn.GRU`.
 ///
 /// ```
 /// use plimsoll::nn::{GRU, Module, RecurrentOptions, Scope};
@@ -123,10 +122,10 @@ pub struct GRU {
 }
 
 impl GRU {
-    /// A network that reads `input_size` numbers a step and has a state of `hidden_size`.
+    /// A network that reads `input_size` numbers per step and has a state of `hidden_size` numbers.
     ///
     /// # Errors
-    /// The errors of [`RNN::new`].
+    /// The same errors as [`RNN::new`].
     pub fn new(
         scope: &Scope,
         input_size: usize,
@@ -142,7 +141,7 @@ runs! {
     GRU
 }
 
-/// A network of long short-term memory. Like `torch.nn.LSTM`.
+/// A long short-term memory network. Like `torch.nn.LSTM`.
 ///
 /// ```
 /// use plimsoll::nn::{LSTM, RecurrentOptions, Scope};
@@ -160,10 +159,10 @@ pub struct LSTM {
 }
 
 impl LSTM {
-    /// A network that reads `input_size` numbers a step and has a state of `hidden_size`.
+    /// A network that reads `input_size` numbers per step and has a state of `hidden_size` numbers.
     ///
     /// # Errors
-    /// The errors of [`RNN::new`].
+    /// The same errors as [`RNN::new`].
     pub fn new(
         scope: &Scope,
         input_size: usize,
@@ -177,7 +176,7 @@ impl LSTM {
     /// or from zeros. Otherwise like [`RNN::forward`] and `torch.nn.LSTM.forward`.
     ///
     /// # Errors
-    /// The errors of [`RNN::forward`].
+    /// The same errors as [`RNN::forward`].
     pub fn forward<'a>(
         &self,
         input: &Tensor,
@@ -189,10 +188,10 @@ impl LSTM {
         Ok((y, (h, c)))
     }
 
-    /// [`LSTM::forward`] for sequences of unequal lengths; states are in the original order of the sequences.
+    /// [`LSTM::forward`] for sequences of different lengths; states are in the original order of the sequences.
     ///
     /// # Errors
-    /// The errors of [`LSTM::forward`].
+    /// The same errors as [`LSTM::forward`].
     pub fn forward_packed<'a>(
         &self,
         input: &PackedSequence,
@@ -206,7 +205,7 @@ impl LSTM {
 }
 
 impl Module for LSTM {
-    /// The output at every step, from a state of zeros.
+    /// The output at every step, starting from a zero state.
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         Ok(self.forward(input, None)?.0)
     }

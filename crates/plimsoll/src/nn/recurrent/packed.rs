@@ -32,7 +32,8 @@ impl PackedSequence {
     /// sequences may be in any order. Like `pack_padded_sequence(enforce_sorted=False)`.
     ///
     /// # Errors
-    /// A number of lengths that is not the number of sequences; a length outside 1 to the number of steps; out of memory.
+    /// If the number of lengths is not the number of sequences, a length is not between 1 and the number of steps, or
+    /// memory runs out.
     pub fn pack_padded(padded: &Tensor, lengths: &[usize], batch_first: bool) -> Result<PackedSequence> {
         if padded.rank() < 2 {
             let message = format!("{:?}: needs [steps, batch, …]", padded.shape());
@@ -62,7 +63,7 @@ impl PackedSequence {
     /// Packs sequences `[length, …]`. Like `pack_sequence(enforce_sorted=False)`.
     ///
     /// # Errors
-    /// No sequences; sequences whose further dimensions or types differ; an empty one; out of memory.
+    /// If there are no sequences, one is empty, their other dimensions or types differ, or memory runs out.
     pub fn pack(sequences: &[&Tensor]) -> Result<PackedSequence> {
         let padded = Tensor::pad_sequence(sequences, true, 0.0)?;
         let lengths: Vec<usize> = sequences.iter().map(|x| x.shape()[0]).collect();
@@ -96,7 +97,7 @@ impl PackedSequence {
     /// The same sequences with other rows, such as the output of a layer.
     ///
     /// # Errors
-    /// A different number of rows.
+    /// If the number of rows differs.
     pub fn with_data(&self, data: Tensor) -> Result<PackedSequence> {
         if data.shape().first() != self.data.shape().first() {
             let message = format!("data {:?} for {} rows", data.shape(), self.data.shape()[0]);
@@ -109,7 +110,7 @@ impl PackedSequence {
     /// Like `pad_packed_sequence`.
     ///
     /// # Errors
-    /// A total length that is less than the longest; out of memory.
+    /// If a total length is less than the longest, or memory runs out.
     pub fn pad(
         &self,
         batch_first: bool,

@@ -50,8 +50,8 @@ impl TransformerDecoderLayer {
     /// A layer for tokens of `d_model` numbers, where `d_model` is a multiple of `nhead`.
     ///
     /// # Errors
-    /// The width is not a multiple of the number of heads; a probability is outside 0 to 1; a path is
-    /// already in use ([`Scope::parameter`]); out of memory.
+    /// If the width is not a multiple of the number of heads, a probability is outside 0 to 1, the path is already in
+    /// use ([`Scope::parameter`]), or memory runs out.
     pub fn new(
         scope: &Scope,
         d_model: usize,
@@ -81,7 +81,7 @@ impl TransformerDecoderLayer {
     /// The output for a target and an encoder's output.
     ///
     /// # Errors
-    /// Sizes or types that do not match; out of memory.
+    /// If the sizes or types do not match, or memory runs out.
     pub fn forward(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
         let to_itself = MultiheadOptions {
             key_padding_mask: masks.tgt_key_padding_mask,
@@ -134,7 +134,7 @@ impl TransformerDecoder {
     /// `num_layers` layers, each with its own initial values; without a final normalization.
     ///
     /// # Errors
-    /// The errors of [`TransformerDecoderLayer::new`].
+    /// The same errors as [`TransformerDecoderLayer::new`].
     pub fn new(
         scope: &Scope,
         num_layers: usize,
@@ -159,7 +159,7 @@ impl TransformerDecoder {
     /// The output for a target and an encoder's output, with the same masks in every layer.
     ///
     /// # Errors
-    /// Sizes or types that do not match; out of memory.
+    /// If the sizes or types do not match, or memory runs out.
     pub fn forward(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
         let x = self.layers.iter().try_fold(tgt.clone(), |x, layer| layer.forward(&x, memory, masks))?;
         self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))

@@ -49,8 +49,8 @@ impl TransformerEncoderLayer {
     /// A layer for tokens of `d_model` numbers, where `d_model` is a multiple of `nhead`.
     ///
     /// # Errors
-    /// The width is not a multiple of the number of heads; a probability is outside 0 to 1; a path is
-    /// already in use ([`Scope::parameter`]); out of memory.
+    /// If the width is not a multiple of the number of heads, a probability is outside 0 to 1, the path is already in
+    /// use ([`Scope::parameter`]), or memory runs out.
     pub fn new(
         scope: &Scope,
         d_model: usize,
@@ -76,7 +76,7 @@ impl TransformerEncoderLayer {
     /// The output for this input, with masks.
     ///
     /// # Errors
-    /// Sizes or types that do not match; out of memory.
+    /// If the sizes or types do not match, or memory runs out.
     pub fn forward_masked(&self, src: &Tensor, masks: EncoderMasks<'_>) -> Result<Tensor> {
         let hidden = MultiheadOptions {
             key_padding_mask: masks.src_key_padding_mask,
@@ -112,7 +112,7 @@ impl TransformerEncoder {
     /// `num_layers` layers, each with its own initial values; without a final normalization.
     ///
     /// # Errors
-    /// The errors of [`TransformerEncoderLayer::new`].
+    /// The same errors as [`TransformerEncoderLayer::new`].
     pub fn new(
         scope: &Scope,
         num_layers: usize,
@@ -137,7 +137,7 @@ impl TransformerEncoder {
     /// The output for this input, with the same masks in every layer.
     ///
     /// # Errors
-    /// Sizes or types that do not match; out of memory.
+    /// If the sizes or types do not match, or memory runs out.
     pub fn forward_masked(&self, src: &Tensor, masks: EncoderMasks<'_>) -> Result<Tensor> {
         let x = self.layers.iter().try_fold(src.clone(), |x, layer| layer.forward_masked(&x, masks))?;
         self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))

@@ -29,7 +29,7 @@ impl Transformer {
     /// A transformer for tokens of `d_model` numbers, with these numbers of encoder and decoder layers.
     ///
     /// # Errors
-    /// The errors of [`super::TransformerEncoderLayer::new`].
+    /// The same errors as [`super::TransformerEncoderLayer::new`].
     pub fn new(
         scope: &Scope,
         d_model: usize,
@@ -49,7 +49,7 @@ impl Transformer {
     /// The decoder's output for a source and a target. Like `torch.nn.Transformer.forward`.
     ///
     /// # Errors
-    /// Sizes or types that do not match; out of memory.
+    /// If the sizes or types do not match, or memory runs out.
     pub fn forward(
         &self,
         src: &Tensor,

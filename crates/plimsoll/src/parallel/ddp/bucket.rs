@@ -9,7 +9,7 @@ use crate::parallel::lanes::{LaneSums, Passes};
 /// The alignment of gradients in a bucket, so that kernels can use wide loads.
 const ALIGN_BYTES: usize = 16;
 
-/// A flat buffer that holds the gradients of some parameters, one after another.
+/// A flat buffer that holds the gradients of several parameters, one after another.
 pub(super) struct GradientBucket {
     buffer: Tensor,
     pub(super) slots: Vec<Slot>,
@@ -28,7 +28,7 @@ pub(super) struct Slot {
 }
 
 impl GradientBucket {
-    /// A bucket for these parameters, which must have the same type. It is filled with zeros.
+    /// Creates a bucket for these parameters, which must have the same type, and fills it with zeros.
     pub(super) fn new(
         number: usize,
         members: &[usize],
@@ -66,7 +66,7 @@ impl GradientBucket {
         self.buffer.storage_bytes()
     }
 
-    /// Moves the gradients that are not in the bucket yet into it. For parameters without a gradient, writes zeros.
+    /// Moves gradients that are not in the bucket yet into it. For parameters without a gradient, writes zeros.
     pub(super) fn fill(&self, parameters: &[(String, Tensor)]) -> Result<()> {
         let (mut to, mut from, mut moved) = (Vec::new(), Vec::new(), Vec::new());
         for Slot { parameter, view } in &self.slots {
@@ -92,8 +92,9 @@ impl GradientBucket {
         parameter.set_grad(Some(self.slots[slot].view.clone()))
     }
 
-    /// Replaces each gradient by its mean over all ranks, beside the rest of the backward pass: [`GradientBucket::wait`]. With
-    /// lanes, adds it to the sums; the last pass replaces it by the mean over all lanes.
+    /// Replaces each gradient with its mean over all ranks, while the rest of the backward pass runs:
+    /// [`GradientBucket::wait`]. With lanes, adds it to the sums; the last pass replaces it with the mean over all
+    /// lanes.
     pub(super) fn exchange(
         &mut self,
         parameters: &[(String, Tensor)],

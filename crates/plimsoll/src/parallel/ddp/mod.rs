@@ -1,7 +1,7 @@
 //! Data-parallel training: [`DistributedDataParallel`].
 //!
-//! `bucket.rs` has the buckets that hold the gradients, and `reducer.rs` the work during a backward pass. This file has the
-//! public interface.
+//! `bucket.rs` has the buckets that hold the gradients, and `reducer.rs` does the work during a backward pass. This
+//! file has the public interface.
 
 mod bucket;
 mod reducer;
@@ -25,13 +25,13 @@ pub struct DdpOptions {
     pub bucket_cap_bytes: u64,
     /// The bytes of gradients at which the first bucket is full. Its default is smaller, so that its exchange starts early.
     pub first_bucket_bytes: u64,
-    /// Whether a backward pass may skip parameters that get a gradient in another pass or on another rank. Such a parameter's
-    /// gradient then counts as zero, and all buckets are exchanged at the end of the pass.
+    /// Whether a backward pass may skip parameters that get a gradient in another pass or on another rank. The gradient
+    /// of such a parameter counts as zero, and all buckets are exchanged at the end of the pass.
     pub find_unused_parameters: bool,
     /// Whether rank 0's buffers, such as the running statistics of batch normalization, are copied to all ranks after each
     /// backward pass.
     pub broadcast_buffers: bool,
-    /// Asks for the same bits on any number of ranks.
+    /// Requests bit-identical results on any number of ranks.
     pub reproducible: Option<Reproducible>,
 }
 
@@ -47,8 +47,9 @@ impl Default for DdpOptions {
     }
 }
 
-/// Averages the gradients of a model over all ranks in each backward pass. Like `torch.nn.parallel.DistributedDataParallel`. The
-/// model is used as before: until this is dropped, hooks on the model's parameters do the work.
+/// Averages the gradients of a model over all ranks in each backward pass. Like
+/// `torch.nn.parallel.DistributedDataParallel`. Use the model as before: hooks on its parameters do the work until this
+/// is dropped.
 ///
 /// Each rank trains on its part of the batch, with a loss that is the mean over that part. If all parts have the same size, the
 /// averaged gradients are those of the full batch. Ranks start with the same values and step their own optimizers, so their
@@ -83,7 +84,7 @@ impl Default for DdpOptions {
 /// ```
 ///
 /// Memory: the buckets hold the gradients and have the same total size. They stay allocated when gradients are dropped.
-/// While a bucket is exchanged, the received parts take the same amount of memory again.
+/// While a bucket is exchanged, the received parts need as much memory again.
 pub struct DistributedDataParallel {
     reducer: Shared,
     hooks: Vec<HookHandle>,
@@ -116,8 +117,8 @@ impl DistributedDataParallel {
     /// compared as well, and tensors that differ get rank 0's values.
     ///
     /// # Errors
-    /// No parameter of the model requires a gradient; a rank has another model; [`DdpOptions::reproducible`] does not fit the
-    /// model, the ranks or the other options; or [`Error::Distributed`].
+    /// If no parameter of the model requires a gradient, a rank has a different model, or [`DdpOptions::reproducible`]
+    /// does not fit the model, the ranks or the other options; or [`Error::Distributed`].
     pub fn new(
         module: &dyn Module,
         group: &ProcessGroup,
@@ -178,15 +179,15 @@ impl DistributedDataParallel {
     }
 
     /// Scales all gradients so that their total norm is at most `max_norm`. Returns the norm before scaling, as a scalar tensor,
-    /// or `None` if there are no gradients. Its bits equal those of [`FullyShardedDataParallel::clip_grad_norm_`], because both
-    /// add the squares of each row in 64 bits and then the rows in the order of parameters. If tensor parallel ranks share the
-    /// model's layers ([`Scope::tensor_parallel`](crate::nn::Scope::tensor_parallel)), all ranks must call this: the norm is that of
-    /// the whole model. On an asynchronous device, it does not wait.
+    /// or `None` if there are no gradients. Its bits equal those of [`FullyShardedDataParallel::clip_grad_norm_`],
+    /// because both sum the squares of each row in 64 bits, and then sum the rows in the order of parameters. If
+    /// tensor-parallel ranks share the model's layers ([`Scope::tensor_parallel`](crate::nn::Scope::tensor_parallel)),
+    /// all ranks must call this: the norm is that of the whole model. On an asynchronous device, this does not wait.
     ///
     /// [`FullyShardedDataParallel::clip_grad_norm_`]: super::FullyShardedDataParallel::clip_grad_norm_
     ///
     /// # Errors
-    /// A bound that is negative or NaN; out of memory; or, of tensor parallel ranks, [`Error::Distributed`].
+    /// If the bound is negative or NaN, or memory runs out; for tensor-parallel ranks, also [`Error::Distributed`].
     pub fn clip_grad_norm_(&self, max_norm: f64) -> Result<Option<Tensor>> {
         let parameters = locked(&self.reducer).parameters.clone();
         norm::clip(parameters.iter().map(|(_, parameter)| parameter), max_norm)

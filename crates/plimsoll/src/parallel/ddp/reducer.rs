@@ -29,7 +29,7 @@ pub(super) struct Reducer {
     /// Whether passes exchange gradients. False inside `no_sync`.
     pub(super) syncs: bool,
     pass: Option<Pass>,
-    /// If a batch is cut into lanes: which pass of the batch this is.
+    /// If a batch is divided into lanes: which pass of the batch this is.
     passes: Option<Passes>,
 }
 
@@ -161,7 +161,7 @@ impl Reducer {
         if bytes + bytes_of(tensor) < limit { Ok(()) } else { self.make_waiting(at) }
     }
 
-    /// Makes a bucket of the gradients of one type that are waiting for a bucket.
+    /// Makes a bucket for the waiting gradients of one type.
     fn make_waiting(&mut self, at: usize) -> Result<()> {
         let Some(pass) = &mut self.pass else { return Ok(()) };
         let members = std::mem::take(&mut pass.waiting[at].1);
@@ -285,8 +285,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Gives each parameter that another rank used a gradient on this rank as well. A parameter that no rank used
-    /// gets none, as in a single process.
+    /// If another rank used a parameter, gives it a gradient on this rank as well. A parameter that no rank used gets
+    /// none, as in a single process.
     fn give_what_others_used(&self, arrived: &[bool]) -> Result<()> {
         let own: Vec<u8> = arrived.iter().map(|came| u8::from(*came)).collect();
         let all = self.group.all_gather_bytes(&own, "used parameters")?;

@@ -1,16 +1,16 @@
 //! The order in which units are gathered: [`Order`].
 //!
-//! A training step gathers units in the order of the last one. So the unit that followed the last two units in an earlier step
-//! follows them again, and can be gathered while they are used.
+//! Training steps gather units in the same order. So the unit that followed the last two units in an earlier step will
+//! follow them again, and can be gathered while they are used.
 
 use std::collections::BTreeMap;
 
-/// What follows what. A pair of units is enough to tell a forward pass from a backward pass.
+/// Which unit follows which. A pair of units is enough to tell a forward pass from a backward pass.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     /// The last two units, and the version of the last one's rows.
     last: Option<((Option<usize>, usize), u32)>,
-    /// What followed a pair of units; `None` if different units did.
+    /// The unit that followed each pair of units; `None` if it was not always the same one.
     next: BTreeMap<(Option<usize>, usize), Option<usize>>,
 }
 
@@ -26,7 +26,7 @@ impl Order {
         self.last = None;
     }
 
-    /// Notes that a unit is used now. Returns the one that will follow, if that is known.
+    /// Records that a unit is used now. Returns the unit that will follow, if known.
     pub(super) fn used(&mut self, unit: usize, version: u32) -> Option<usize> {
         let before = self.last.map(|(pair, _)| pair);
         if let Some(pair) = before {
@@ -53,7 +53,7 @@ mod tests {
         let units = [9, 0, 1, 2, 3, 1, 0];
         assert_eq!(step(&units)[..5], [None; 5]);
         assert_eq!(step(&units), [Some(0), Some(1), Some(2), Some(3), Some(1), Some(0), None]);
-        // An evaluation ends where the backward pass would begin: then nothing is known there.
+        // An evaluation ends where a backward pass would begin, so nothing is known about what follows.
         step(&[9, 0, 1, 2, 3, 9]);
         assert_eq!(step(&units), [Some(0), Some(1), Some(2), Some(3), None, Some(0), None]);
     }

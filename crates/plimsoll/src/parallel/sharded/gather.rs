@@ -1,12 +1,12 @@
 //! Units, and how they are gathered: [`Gatherer`].
 //!
-//! The parameters of a unit are views of one flat *lent* tensor ([`Tensor::lent`]). It has no memory until an operation reads a
-//! parameter. Then the unit is gathered from the rows of all ranks, into a slot, which another unit takes over later. If whole
-//! parameters are kept, each unit has a buffer of its own, of which this rank's part is its rows; the other parts are gathered
-//! after the rows have changed.
+//! The parameters of a unit are views of one flat *lent* tensor ([`Tensor::lent`]). It has no memory until an operation
+//! reads a parameter. Then the unit is gathered from the rows of all ranks into a slot, which another unit uses later.
+//! If whole parameters are kept, each unit has its own buffer. This rank's part of the buffer holds its rows; the other
+//! parts are gathered again after the rows have changed.
 //!
-//! Units are gathered on the group's stream. When a unit is used, the next one is queued there, so that it arrives meanwhile. It
-//! goes into the slot of the unit before, whose operations have all been queued.
+//! Units are gathered on the group's stream. When a unit is used, the next one is queued there, so that it arrives in
+//! the meantime. It goes into the slot of the previous unit, whose operations have all been queued.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -41,9 +41,9 @@ pub(super) struct Unit {
 pub(super) struct Ranks {
     /// The ranks that train on parts of a batch.
     pub(super) all: ProcessGroup,
-    /// These, and the ranks with which each of them shares layers. They save together.
+    /// These ranks, and the ranks with which each of them shares layers. They save together.
     pub(super) root: ProcessGroup,
-    /// The ranks of which each has a part of the model.
+    /// The ranks among which the model is divided.
     pub(super) shard: ProcessGroup,
     /// The ranks with the same part as this one, if there are several.
     pub(super) replicate: Option<ProcessGroup>,
@@ -51,7 +51,7 @@ pub(super) struct Ranks {
 
 impl Ranks {
     /// # Errors
-    /// The mesh has more than two dimensions.
+    /// If the mesh has more than two dimensions.
     pub(super) fn of(mesh: &DeviceMesh) -> Result<Ranks> {
         let (all, root) = (mesh.world().clone(), mesh.root().clone());
         match mesh.groups()[..] {
@@ -80,7 +80,7 @@ pub(super) struct Gatherer {
     ahead: Mutex<Ahead>,
 }
 
-/// What is gathered before it is used.
+/// The unit that is gathered before it is used.
 #[derive(Default)]
 struct Ahead {
     order: Order,
@@ -93,7 +93,7 @@ struct Gathered {
     /// The version of its rows.
     version: u32,
     memory: Tensor,
-    /// When it is there.
+    /// When it has arrived.
     ready: Event,
 }
 
@@ -107,8 +107,8 @@ impl Gatherer {
         self.units.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Makes unit `number` from these parameters, which may be dropped afterwards. With `keep`, unsharded parameters
-    /// are kept.
+    /// Makes unit `number` from these parameters, which may be dropped afterwards. If `keep` is set, unsharded
+    /// parameters are kept.
     pub(super) fn make(
         self: &Arc<Gatherer>,
         number: usize,
@@ -167,8 +167,8 @@ impl Gatherer {
         Ok(())
     }
 
-    /// Gathers a unit, because an operation reads one of its parameters, and begins with the next one. Returns the memory that has
-    /// it.
+    /// Gathers a unit because an operation reads one of its parameters, and starts gathering the next one. Returns the
+    /// memory that holds the unit.
     fn gather(&self, number: usize) -> Result<Tensor> {
         let Some(unit) = self.units().get(number) else {
             return Err(Error::argument(NAME, "parameters are read while the model is being sharded"));
@@ -204,8 +204,8 @@ impl Gatherer {
         Ok(gathered.memory)
     }
 
-    /// The memory for a whole unit: its buffer, or a slot that `take` chooses among those of its kind. `take` is also given what
-    /// takes a unit's memory back, which returns false if an operation holds it.
+    /// The memory for a whole unit: its buffer, or a slot that `take` chooses among those of its kind. `take` also
+    /// receives a function that takes a unit's memory back; it returns false if an operation is using the memory.
     fn memory(
         &self,
         number: usize,
@@ -219,14 +219,15 @@ impl Gatherer {
         take(slots_of(&mut slots, &units[number]), &|other| units[other].whole.take_back())
     }
 
-    /// Queues a unit to be gathered into this memory, after the work that is now on the current stream, which may use the memory.
+    /// Queues a unit to be gathered into this memory. This happens after the work that is now on the current stream,
+    /// which may use the memory.
     fn queue(&self, number: usize, memory: Tensor) -> Result<Gathered> {
         let unit = &self.units()[number];
         self.gathered.fetch_add(1, Ordering::Relaxed);
         let device = unit.rows.device();
         let side = self.ranks.shard.stream(device);
         side.wait_stream(&device.current_stream())?;
-        // Rows in a buffer are there already; in a slot, they are copied.
+        // A buffer already contains this rank's rows; into a slot, they are copied.
         let own = match &unit.buffer {
             Some(buffer) => {
                 buffer.narrow(0, self.ranks.shard.rank() * unit.layout.part_len, unit.layout.part_len)?
@@ -303,7 +304,7 @@ pub(super) fn slots_of<'a>(slots: &'a mut [(bool, Slots)], unit: &Unit) -> &'a m
 }
 
 /// # Errors
-/// This thread captures the device's work. Collectives are called by the host, so a replay would not include them.
+/// If this thread is capturing the device's work. The host calls collectives, so a replay would not include them.
 pub(super) fn want_eager(tensor: &Tensor) -> Result<()> {
     if !tensor.device().is_capturing() {
         return Ok(());

@@ -1,8 +1,8 @@
 //! The layout of a unit's parameters in its flat buffer: [`Layout`].
 //!
-//! The buffer consists of parts of equal length, one for each rank. The borders between parts fall between rows of parameters, so
-//! each rank has a range of complete rows of each parameter, which may be empty. A parameter begins at a multiple of 512 bytes,
-//! as it would by itself, so that products use the same algorithms.
+//! The buffer consists of parts of equal length, one for each rank. The boundaries between parts fall between rows of
+//! parameters, so each rank has a range of complete rows of each parameter, which may be empty. Each parameter begins
+//! at a multiple of 512 bytes, as it would in its own allocation, so that products use the same algorithms.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use std::ops::Range;
 const ALIGN_BYTES: usize = 512;
 /// The length of a part is a multiple of this many elements.
 const PART_GRAIN: usize = 256;
-/// A parameter of fewer bytes is not split between ranks.
+/// A parameter with fewer bytes is not split between ranks.
 const CUT_FROM_BYTES: usize = 64 << 10;
 
-/// A parameter as a matrix. A row has the elements with the same first index.
+/// A parameter as a matrix. A row consists of the elements with the same first index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Matrix {
     pub(super) rows: usize,
@@ -38,15 +38,15 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Lays out parameters whose elements have `element_bytes` bytes each, in parts that are as short as possible.
+    /// Lays out parameters whose elements have `element_bytes` bytes each, and makes the parts as short as possible.
     pub(super) fn of(matrices: &[Matrix], ranks: usize, element_bytes: usize) -> Layout {
         let longest = matrices.iter().map(|matrix| matrix.len()).max().unwrap_or(0);
         let total: usize = matrices.iter().map(|matrix| matrix.len()).sum();
         let shortest = total.div_ceil(ranks).max(1);
-        // A parameter that crosses several borders needs parts that consist of complete rows.
+        // If a parameter crosses several boundaries, parts must consist of complete rows.
         let long = matrices.iter().filter(|matrix| matrix.len() > shortest);
         let grain = long.fold(PART_GRAIN, |grain, matrix| lcm(grain, matrix.row_len));
-        // If parts are as long as the longest parameter, no parameter crosses two borders.
+        // If parts are as long as the longest parameter, no parameter crosses two boundaries.
         let enough = longest.max(shortest);
         let whole = || Layout::from(matrices, ranks, element_bytes, enough, PART_GRAIN);
         if grain > enough.next_multiple_of(PART_GRAIN) {
@@ -131,8 +131,8 @@ fn placed(
     Some(starts)
 }
 
-/// The first position, starting at `from`, at which every border inside the parameter falls between rows. `None` if there is
-/// none for parts of this length.
+/// The first position, starting at `from`, at which every boundary inside the parameter falls between rows. `None` if
+/// there is no such position for parts of this length.
 fn start_of(matrix: Matrix, from: usize, part_len: usize, align: usize, cut_from: usize) -> Option<usize> {
     let len = matrix.len();
     let border = (from / part_len + 1) * part_len;
@@ -145,7 +145,7 @@ fn start_of(matrix: Matrix, from: usize, part_len: usize, align: usize, cut_from
         (border - start).is_multiple_of(matrix.row_len)
             && (!crosses_several || part_len.is_multiple_of(matrix.row_len))
     };
-    // The distance to the border repeats, modulo the length of a row, after this many steps.
+    // Modulo the length of a row, the distance to the boundary repeats after this many steps.
     let period = matrix.row_len / gcd(matrix.row_len, align);
     let places = (0..period).map(|step| from + step * align).take_while(|start| *start < border);
     if let Some(start) = places.filter(|_| may_be_cut).find(|start| fits(*start)) {

@@ -8,7 +8,7 @@
 //! | `ahead.rs` | the order in which units are used |
 //! | `gather.rs` | units, and how they are gathered when an operation reads a parameter |
 //! | `reducer.rs` | the work during a backward pass |
-//! | `parts.rs` | the rows and parts of models whose layers tensor parallel ranks share |
+//! | `parts.rs` | the rows and parts of models whose layers tensor-parallel ranks share |
 //! | `state.rs` | saving and loading |
 //! | this one | the public interface |
 
@@ -38,8 +38,8 @@ use crate::nn::{Module, Part, check_listed, check_whole, part_of, replace};
 
 const NAME: &str = "fully_shard";
 
-/// The tensors that are sharded over the ranks. All kinds give the same bits, and each needs less memory than the one
-/// before it.
+/// The tensors that are sharded over the ranks. All kinds give bit-identical results, and each needs less memory than
+/// the one before it.
 ///
 /// ```
 /// use plimsoll::parallel::Shard;
@@ -62,7 +62,7 @@ pub enum Shard {
 }
 
 impl Shard {
-    /// All, each with less memory than the one before it.
+    /// All kinds; each needs less memory than the one before it.
     pub const ALL: [Shard; 4] = [Shard::Nothing, Shard::OptimizerState, Shard::Gradients, Shard::Parameters];
 
     /// The name for options and files: `nothing`, `optimizer-state`, `gradients` or `parameters`.
@@ -75,7 +75,7 @@ impl Shard {
         }
     }
 
-    /// The one with this name.
+    /// The kind with this name.
     pub fn from_name(name: &str) -> Option<Shard> {
         Shard::ALL.into_iter().find(|shard| shard.name() == name)
     }
@@ -96,7 +96,7 @@ pub struct FullyShardOptions {
     /// the modules whose names are numbers, such as the elements of a [`ModuleList`](crate::nn::ModuleList). The other parameters
     /// form the root unit. A unit of more than 256 MiB is divided into several.
     pub units: Vec<String>,
-    /// Asks for the same bits on any number of ranks.
+    /// Requests bit-identical results on any number of ranks.
     pub reproducible: Option<Reproducible>,
 }
 
@@ -118,13 +118,13 @@ pub struct FullyShardOptions {
 pub struct ShardedParameter {
     /// The parameter's name in the model.
     pub name: String,
-    /// This rank's rows; there may be none. If tensor parallel ranks share the parameter, this rank's part.
+    /// This rank's rows; there may be none. If tensor-parallel ranks share the parameter, this rank's part.
     pub rows: Tensor,
     /// The index of the first of these rows in the full parameter.
     pub offset: usize,
     /// The shape of the full parameter.
     pub full_shape: Vec<usize>,
-    /// Which part, if tensor parallel ranks share it.
+    /// If tensor-parallel ranks share it: which part this is.
     part: Option<Part>,
 }
 
@@ -197,12 +197,13 @@ enum Kind {
 }
 
 /// Shards a model over the ranks of a mesh: each rank keeps an equal part of its optimizer state, gradients and parameters. The
-/// model is used as before. Like PyTorch's `fully_shard`, except that PyTorch's is called for each block, and here one call
-/// shards all blocks.
+/// model is used as before. Like PyTorch's `fully_shard`, except that PyTorch's is called for each block, while here
+/// one call shards all blocks.
 ///
-/// `mesh` is a `&ProcessGroup`, whose ranks all share the model, or a [`DeviceMesh`] of one dimension or two. With two, the ranks of
-/// the second dimension share the model, and those of the first have the same part (hybrid sharding, HSDP): parameters are gathered
-/// only in the second dimension, such as on one host, and the sums of gradients are exchanged in the first one, in 32 bits.
+/// `mesh` is a `&ProcessGroup`, whose ranks all share the model, or a [`DeviceMesh`] with one or two dimensions. With
+/// two, the ranks of the second dimension share the model, and those of the first have the same part (hybrid sharding,
+/// HSDP): parameters are gathered only in the second dimension, such as on one host, and the sums of gradients are
+/// exchanged in the first one, in 32 bits.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope};
@@ -226,24 +227,26 @@ enum Kind {
 /// Each rank trains on its part of the batch, with a loss that is the mean over that part. All ranks must call the same operations
 /// on the model, in the same order: an operation that reads a parameter gathers its unit from all ranks. That includes
 /// evaluation, printing, and [`Module::state_dict`]. Construct the optimizer with [`FullyShardedDataParallel::parameters`].
-/// Freeze, move and convert a model before sharding it. The results equal those of [`DistributedDataParallel`], bit for bit; with
-/// two dimensions, if the size of the second one is a power of two.
+/// Freeze, move and convert a model before sharding it. The results equal those of [`DistributedDataParallel`], bit for
+/// bit; with two dimensions, this requires that the size of the second one is a power of two.
 ///
 /// Parameters are replaced by new tensors, one unit after another, so the peak is the size of the model plus one unit. With
 /// [`Scope::deferred`](crate::nn::Scope::deferred) it is the size of this rank's rows plus one unit. For `P` bytes of parameters
-/// on `N` ranks, a rank then holds `P / N` bytes of rows, and slots for two blocks and the root.
+/// on `N` ranks, a rank then holds `P / N` bytes of rows, plus slots for two blocks and the root.
 ///
-/// If tensor parallel ranks share the model's layers ([`Scope::tensor_parallel`](crate::nn::Scope::tensor_parallel)), pass the mesh of
-/// the ranks that do not: of `mesh = DeviceMesh::new(&world, &[("dp", 2), ("tp", 4)])?` that is `mesh.submesh("dp")?`. Only
-/// [`Shard::Nothing`] works, which averages the gradients over `dp`. All ranks of `mesh` must call what clips, saves and loads.
+/// If tensor-parallel ranks share the model's layers ([`Scope::tensor_parallel`](crate::nn::Scope::tensor_parallel)),
+/// pass the mesh of the ranks that do not share layers: for `mesh = DeviceMesh::new(&world, &[("dp", 2), ("tp", 4)])?`
+/// that is `mesh.submesh("dp")?`. Only [`Shard::Nothing`] works, which averages the gradients over `dp`. All ranks of
+/// `mesh` must call the functions that clip, save and load.
 ///
-/// These are refused with an error: captured steps, `GradScaler`, `step_in_backward`, `Muon` and `Adafactor`, `offload`, and
-/// operations that change a full parameter. With [`Shard::Nothing`] only captured steps are refused.
+/// These are rejected with an error: captured steps, `GradScaler`, `step_in_backward`, `Muon` and `Adafactor`,
+/// `offload`, and operations that change a full parameter. With [`Shard::Nothing`], only captured steps are rejected.
 ///
 /// # Errors
-/// The mesh has more than two dimensions; the ranks have different models; [`FullyShardOptions::reproducible`] does not fit the model or the ranks; parameters are on
-/// several devices; the model is sharded already; a name in [`FullyShardOptions::units`] is not a module with parameters; out of
-/// memory, in which case some of the parameters may already be sharded; or [`Error::Distributed`].
+/// If the mesh has more than two dimensions; if the ranks have different models; if [`FullyShardOptions::reproducible`]
+/// does not fit the model or the ranks; if parameters are on several devices; if the model is already sharded; if a
+/// name in [`FullyShardOptions::units`] is not a module with parameters; or if memory runs out, in which case some of
+/// the parameters may already be sharded. Also [`Error::Distributed`].
 #[allow(clippy::needless_pass_by_value, reason = "as all options")]
 pub fn fully_shard(
     module: &mut dyn Module,
@@ -276,7 +279,7 @@ pub fn fully_shard(
     for plan in plans {
         let members: Vec<(String, Tensor)> =
             plan.members.iter().filter_map(|at| Some((names[*at].clone(), old[*at].take()?))).collect();
-        // The values of deferred parameters are drawn here, on all ranks.
+        // Values of deferred parameters are drawn here, on all ranks.
         members.iter().try_for_each(|(_, parameter)| parameter.pin().map(drop))?;
         same_values(&members.iter().collect::<Vec<_>>(), group)?;
         let unit = gatherer.make(units.len(), plan, &members, keep)?;
@@ -306,7 +309,7 @@ pub fn fully_shard(
     Ok(FullyShardedDataParallel { kind, ranks, parameters })
 }
 
-/// [`Shard::Nothing`]: each rank has all parameters, or its parts of those that tensor parallel ranks share.
+/// [`Shard::Nothing`]: each rank has all parameters; of those that tensor-parallel ranks share, it has its part.
 fn replicated(
     module: &dyn Module,
     all: Vec<(String, Tensor)>,
@@ -339,7 +342,7 @@ fn replicated(
 }
 
 /// # Errors
-/// There are no parameters, they are on several devices, or they are sharded already.
+/// If there are no parameters, they are on several devices, or they are sharded already.
 fn may_be_sharded(parameters: &[(String, Tensor)]) -> Result<()> {
     let Some((first, tensor)) = parameters.first() else {
         return Err(Error::argument(NAME, "the model has no parameters"));
@@ -384,11 +387,11 @@ impl FullyShardedDataParallel {
     }
 
     /// Scales all gradients so that their total norm is at most `max_norm`. Returns the norm before scaling, as a scalar tensor,
-    /// or `None` if there are no gradients. All ranks must call it. The norm is that of the unsharded gradients, with the same
-    /// bits for each [`Shard`].
+    /// or `None` if there are no gradients. All ranks must call it. The norm is that of the unsharded gradients, and is
+    /// bit-identical for each [`Shard`].
     ///
     /// # Errors
-    /// A bound that is negative or NaN; out of memory; or [`Error::Distributed`].
+    /// If the bound is negative or NaN, or memory runs out; or [`Error::Distributed`].
     pub fn clip_grad_norm_(&self, max_norm: f64) -> Result<Option<Tensor>> {
         if let Kind::Replicated(_) = &self.kind {
             let trained = self.parameters.iter().map(|it| &it.rows).filter(|it| it.requires_grad());
@@ -452,7 +455,7 @@ impl FullyShardedDataParallel {
 
 impl Drop for FullyShardedDataParallel {
     fn drop(&mut self) {
-        self.reshard(); // so that each further use of a parameter is an error
+        self.reshard(); // so that any later use of a parameter is an error
         if let Kind::Sharded { hooks, .. } = &self.kind {
             hooks.iter().for_each(HookHandle::remove);
         }

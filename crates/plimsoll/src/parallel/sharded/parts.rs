@@ -1,8 +1,8 @@
-//! Saving and loading a model whose layers tensor parallel ranks share.
+//! Saving and loading a model whose layers are divided among tensor-parallel ranks.
 //!
-//! A checkpoint has rows. A part that consists of neighbouring rows is written as it is. Any other one, such as columns or thirds of
-//! queries, keys and values, is gathered to a whole tensor, of which each rank writes an equal part of the rows. So the files are
-//! those of sharded training, and any number of ranks reads them.
+//! A checkpoint consists of rows. A part that consists of neighbouring rows is written as it is. Any other part, such
+//! as columns or thirds of queries, keys and values, is gathered into a whole tensor, and each rank writes an equal
+//! part of its rows. So the files are the same as in sharded training, and any number of ranks can read them.
 
 use plimsoll_tensor::{Device, Error, ProcessGroup, Result, Tensor, no_grad};
 
@@ -18,7 +18,8 @@ impl FullyShardedDataParallel {
     }
 
     /// # Errors
-    /// Tensor parallel ranks that are not the last dimension of the mesh, so that the first of them are not the ranks that write.
+    /// If tensor-parallel ranks are not the last dimension of the mesh, so that the ranks that write are not the first
+    /// of them.
     pub(super) fn want_neighbours(&self) -> Result<()> {
         let (Some(group), root) = (self.parts_group(), self.ranks.root.ranks()) else { return Ok(()) };
         let places: Vec<Option<usize>> =
@@ -35,7 +36,8 @@ impl FullyShardedDataParallel {
         Err(Error::argument("checkpoint", message))
     }
 
-    /// The rows that this rank writes of a tensor of which `own` is its part; `None` if other ranks write them. A copy is on `host`.
+    /// The rows that this rank writes of a tensor; `own` is its part. `None` if other ranks write them. Copies are on
+    /// `host`.
     pub(super) fn rows_of_part(
         &self,
         part: &Part,
@@ -44,7 +46,7 @@ impl FullyShardedDataParallel {
         host: &Device,
     ) -> Result<Option<TensorRows>> {
         if self.ranks.all.rank() > 0 {
-            return Ok(None); // the other groups have the same
+            return Ok(None); // the other groups have the same data
         }
         let mut offsets = vec![0; part.whole_shape().len()];
         if part.is_rows() {
@@ -61,7 +63,7 @@ impl FullyShardedDataParallel {
     }
 }
 
-/// Reads a rank's part of a tensor. Only parts that are not rows need all of it, on the host.
+/// Reads a rank's part of a tensor. The whole tensor is read to the host only if the part does not consist of rows.
 pub(super) fn read_part(
     part: &Part,
     source: &dyn TensorSource,

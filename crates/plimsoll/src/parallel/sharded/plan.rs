@@ -22,7 +22,7 @@ pub(super) struct UnitPlan {
     pub(super) layout: Layout,
 }
 
-/// The properties that all parameters of a unit share.
+/// The properties that all parameters of a unit have in common.
 #[derive(PartialEq)]
 struct Kind<'a> {
     /// The name of the block; empty for the root.
@@ -31,10 +31,11 @@ struct Kind<'a> {
     is_trained: bool,
 }
 
-/// Divides a model into units. `blocks` are names of modules; if there are none, blocks are the modules with a number as name.
+/// Divides a model into units. `blocks` are names of modules; if there are none, the blocks are the modules whose name
+/// is a number.
 ///
 /// # Errors
-/// No parameter's name begins with one of the names in `blocks`.
+/// If, for one of the names in `blocks`, no parameter's name begins with it.
 pub(super) fn plan(
     parameters: &[(String, Tensor)],
     blocks: &[String],
@@ -152,7 +153,7 @@ pub(super) fn matrix(parameter: &Tensor) -> Matrix {
     Matrix { rows: shape.first().copied().unwrap_or(1), row_len: row_len(shape) }
 }
 
-/// Adds numbers to the names of units with equal names.
+/// Numbers units that would otherwise have the same name.
 fn number_equal_names(plans: &mut [UnitPlan]) {
     for i in 0..plans.len() {
         let name = plans[i].name.clone();

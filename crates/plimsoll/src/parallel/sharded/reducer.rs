@@ -1,9 +1,10 @@
 //! The work during a backward pass: from the gradients of full parameters, it computes the mean gradients of this
 //! rank's rows.
 //!
-//! When the first gradient of a unit arrives, the unit takes a slot, into which all of its gradients are copied. When the last
-//! one arrives, the slot is exchanged and summed, and the rows get their gradients. A unit that is not complete is exchanged at
-//! the end of the pass. Its missing gradients count as zero, but parameters that have no gradient on any rank still get none.
+//! When the first gradient of a unit arrives, the unit gets a slot, into which all of its gradients are copied. When
+//! the last one arrives, the slot is exchanged and summed, and the rows get their gradients. A unit that is not
+//! complete is exchanged at the end of the pass. Its missing gradients count as zero, but parameters that have no
+//! gradient on any rank still get none.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,8 +19,8 @@ use super::{NAME, Shard, ShardedParameter};
 use crate::parallel::agree::{first_other, shown};
 use crate::parallel::lanes::{LaneSums, Passes, sum_of_parts};
 
-/// Gradients of fewer bytes are copied together, when their unit is complete. On a GPU, the launch of a kernel for each would take
-/// longer than the copy.
+/// Gradients of fewer bytes are copied together, when their unit is complete. On a GPU, launching a kernel for each of
+/// them would take longer than the copy.
 const SMALL_BYTES: usize = 1 << 20;
 
 /// The gradients of one model on one rank.
@@ -40,7 +41,7 @@ pub(super) struct Reducer {
     pass: Option<Pass>,
     /// The parameters that had a gradient in the last pass, which all ranks have agreed on.
     agreed: Option<Vec<bool>>,
-    /// If a batch is cut into lanes: which pass of the batch this is, and the sums of each unit so far.
+    /// If a batch is divided into lanes: which pass of the batch this is, and the sums of each unit so far.
     passes: Option<Passes>,
     sums: Vec<LaneSums>,
 }
@@ -81,7 +82,7 @@ impl Open {
         Ok(())
     }
 
-    /// Copies the gradients that wait.
+    /// Copies the waiting gradients.
     fn flush(&mut self) -> Result<()> {
         foreach_copy_(&std::mem::take(&mut self.places), &std::mem::take(&mut self.waiting))
     }
@@ -107,7 +108,8 @@ impl Drop for Ends {
             passes.end(pass.is_finished);
         }
         if !pass.is_finished {
-            // What was queued may still write to memory that is dropped after this failure, which is reported already.
+            // Queued work may still write to memory that is dropped after this failure; the failure itself is already
+            // reported.
             let _ = reducer.wait();
             reducer.sums.iter_mut().for_each(LaneSums::clear);
         }
@@ -220,7 +222,7 @@ impl Reducer {
         if self.shard == Shard::OptimizerState { Ok(()) } else { self.exchange(number) }
     }
 
-    /// Exchanges the gradients of a unit, and adds their means to the gradients of the rows.
+    /// Exchanges the gradients of a unit, and adds the means to the gradients of the rows.
     fn exchange(&mut self, number: usize) -> Result<()> {
         let open = self.pass.as_mut().and_then(|pass| pass.open[number].take());
         let Some(mut open) = open else { return Ok(()) };

@@ -1,7 +1,7 @@
 //! Fixed memory that units share: [`Slots`].
 //!
-//! A slot is as large as the largest unit that uses it, and is never freed. So the peak does not depend on when units are
-//! gathered and released.
+//! A slot is as large as the largest unit that uses it, and is never freed. So the peak does not depend on when units
+//! are gathered or released.
 
 use plimsoll_tensor::label::{Category, Span, intern};
 use plimsoll_tensor::{DType, Device, Event, Result, Tensor};
@@ -16,7 +16,7 @@ pub(super) struct Slots {
     /// The owner of the bytes.
     label: String,
     slots: Vec<Slot>,
-    /// How many slots there are before a unit waits for one.
+    /// How many slots to create before a unit has to wait for one.
     enough: usize,
     /// Counts the times that a slot was taken.
     taken: u64,
@@ -28,7 +28,7 @@ struct Slot {
     unit: Option<usize>,
     /// When that unit took it.
     since: u64,
-    /// When the unit that had it before is gone, if its bytes are still being sent.
+    /// When the previous unit's bytes have been sent, if they are still being sent.
     free: Option<Event>,
 }
 
@@ -60,10 +60,10 @@ impl Slots {
         Ok(())
     }
 
-    /// A slot for a unit: its own, if it still has one; a free one; or, of the slots whose unit can be evicted, the one that was
-    /// taken first. If no unit can be evicted, because operations are using all of them, one more slot is added.
+    /// A slot for a unit: its own, if it still has one; a free one; or, among the slots whose unit can be evicted, the
+    /// one that was taken first. If no unit can be evicted because operations are using all of them, a slot is added.
     pub(super) fn take(&mut self, unit: usize, leave: impl Fn(usize) -> bool) -> Result<Tensor> {
-        // A slot whose bytes are still being sent would have to be waited for.
+        // The caller would have to wait for a slot whose bytes are still being sent.
         let is_free = |slot: &Slot| slot.unit.is_none() && slot.free.is_none();
         let waits = !self.slots.iter().any(|slot| is_free(slot) || slot.unit == Some(unit));
         if waits && self.slots.iter().any(|slot| slot.free.is_some()) && self.slots.len() < self.enough {
@@ -79,7 +79,7 @@ impl Slots {
         }
     }
 
-    /// As [`Slots::take`]; `None` in place of one slot more.
+    /// Like [`Slots::take`], but returns `None` instead of adding a slot.
     pub(super) fn take_free(&mut self, unit: usize, leave: impl Fn(usize) -> bool) -> Result<Option<Tensor>> {
         let mut order: Vec<usize> = (0..self.slots.len()).collect();
         order.sort_by_key(|at| (self.slots[*at].unit.is_some(), self.slots[*at].since));
@@ -95,7 +95,7 @@ impl Slots {
         Ok(Some(slot.memory.clone()))
     }
 
-    /// Gives the slot of a unit back. If its bytes are still being sent, `free` is when they are gone.
+    /// Gives the slot of a unit back. If its bytes are still being sent, `free` is when they have been sent.
     pub(super) fn give_back(&mut self, unit: usize, free: Option<Event>) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.unit == Some(unit)) {
             (slot.unit, slot.free) = (None, free);

@@ -1,9 +1,9 @@
 //! Saving a sharded model and its optimizer, and loading them with any number of ranks.
 //!
-//! Each rank saves its rows (`checkpoint`). Or rank 0 gets whole tensors on the host, one at a time, for a file of one process
-//! (`state_dict`). Loading is the same for both: a rank reads its rows.
+//! Either each rank saves its rows (`checkpoint`), or rank 0 gets whole tensors on the host, one at a time, to write
+//! the file of a single process (`state_dict`). Loading is the same for both: each rank reads its rows.
 //!
-//! Tensor parallel ranks have parts that need not be rows: `parts.rs` has how they become rows, and are read.
+//! The parts of tensor-parallel ranks need not be rows: `parts.rs` turns them into rows, and reads them.
 
 use std::collections::BTreeMap;
 
@@ -26,15 +26,15 @@ impl FullyShardedDataParallel {
     /// copies on the host; the others get an empty state dict.
     ///
     /// # Errors
-    /// Out of memory; or [`Error::Distributed`].
+    /// If memory runs out; or [`Error::Distributed`].
     pub fn state_dict(&self, module: &dyn Module) -> Result<StateDict> {
         let mut dict = StateDict::default();
-        // Tied parameters have one copy, so that they are saved once.
+        // Tied parameters get a single copy, so that they are saved once.
         let mut copied: Vec<(Tensor, Option<Tensor>)> = Vec::new();
         for (name, tensor) in module.state_dict().iter() {
             let at = copied.iter().position(|(known, _)| known.is_same(tensor)).unwrap_or(copied.len());
             if at == copied.len() {
-                // On every rank, because it gathers the parameter.
+                // Done on every rank, because it gathers the parameter.
                 let host = match part_of(tensor) {
                     Some(part) => to_host(&part.gather(tensor)?)?,
                     None => to_host(tensor)?,
@@ -49,15 +49,15 @@ impl FullyShardedDataParallel {
     }
 
     /// This rank's rows of the model and of the optimizer's state, and the model's buffers, for [`DistributedCheckpoint::save`].
-    /// Nothing is gathered or copied. If several ranks have the same rows, the first of them writes. With
+    /// Nothing is gathered or copied. If several ranks have the same rows, the first of them writes them. With
     /// [`Shard::Nothing`](super::Shard::Nothing), rank 0 has everything.
     ///
-    /// If tensor parallel ranks share the model's layers, all ranks must call this. A tensor whose parts are not rows is gathered, one
-    /// at a time, and each rank of the first group keeps an equal part of its rows on the host.
+    /// If tensor-parallel ranks share the model's layers, all ranks must call this. Tensors whose parts are not rows
+    /// are gathered one at a time, and each rank of the first group keeps an equal part of the rows on the host.
     ///
     /// # Errors
-    /// A parameter of another model; state that is not a number for each element; tensor parallel ranks that are not neighbours in
-    /// the mesh, that is, not its last dimension; out of memory; or [`Error::Distributed`].
+    /// If a parameter belongs to another model, state does not have one number for each element, tensor-parallel ranks
+    /// are not neighbours in the mesh (its last dimension), or memory runs out; or [`Error::Distributed`].
     pub fn checkpoint(
         &self,
         module: &dyn Module,
@@ -134,7 +134,8 @@ impl FullyShardedDataParallel {
         Ok(saved.optimizer(rows, groups, steps))
     }
 
-    /// Loads the state and options of the optimizer from a checkpoint, as [`Checkpoint::load_optimizer`]: each rank reads its rows.
+    /// Loads the state and options of the optimizer from a checkpoint, like [`Checkpoint::load_optimizer`]: each rank
+    /// reads its rows.
     ///
     /// # Errors
     /// As [`Checkpoint::load_optimizer`].
@@ -162,11 +163,11 @@ impl FullyShardedDataParallel {
         Ok(optimizer.load_state_dict(&state)?)
     }
 
-    /// Loads parameters and buffers, as [`Module::load_state_dict`]: each rank reads its rows. All ranks must call it with the
-    /// same source.
+    /// Loads parameters and buffers, like [`Module::load_state_dict`]: each rank reads its rows. All ranks must call it
+    /// with the same source.
     ///
     /// # Errors
-    /// The errors of [`Module::load_state_dict`].
+    /// The same errors as [`Module::load_state_dict`].
     pub fn load_state_dict(
         &self,
         module: &dyn Module,
@@ -204,12 +205,12 @@ impl FullyShardedDataParallel {
         load_into(&own, module.kind(), &rows, strict).map_err(whole_shapes)
     }
 
-    /// The unsharded state of an optimizer of [`FullyShardedDataParallel::parameters`], like [`Optimizer::state_dict`]. All
-    /// ranks must call it. Rank 0 gets copies on the host; the others get no tensors.
+    /// The unsharded state of an optimizer over [`FullyShardedDataParallel::parameters`], like
+    /// [`Optimizer::state_dict`]. All ranks must call it. Rank 0 gets copies on the host; the others get no tensors.
     ///
     /// # Errors
-    /// The optimizer has a parameter of another model, or state that does not have one value for each element; out of
-    /// memory; or [`Error::Distributed`].
+    /// If the optimizer has a parameter of another model, state does not have one value for each element, or memory
+    /// runs out; or [`Error::Distributed`].
     pub fn optimizer_state_dict(&self, optimizer: &dyn Optimizer) -> Result<OptimizerState> {
         let (parameters, mut state) = (optimizer.parameters(), optimizer.state_dict());
         if self.has_whole() {
@@ -234,7 +235,7 @@ impl FullyShardedDataParallel {
     /// Loads the unsharded state of an optimizer: each rank copies its rows.
     ///
     /// # Errors
-    /// The errors of [`Optimizer::load_state_dict`].
+    /// The same errors as [`Optimizer::load_state_dict`].
     pub fn load_optimizer_state_dict(
         &self,
         optimizer: &mut dyn Optimizer,
@@ -257,7 +258,7 @@ impl FullyShardedDataParallel {
         optimizer.load_state_dict(&own)
     }
 
-    /// How many ranks write a checkpoint: the first replica.
+    /// How many ranks write a checkpoint: those of the first replica.
     fn writers(&self) -> usize {
         match self.kind {
             Kind::Replicated(_) => self.parts_group().unwrap_or(&self.ranks.all).size(),
@@ -265,7 +266,7 @@ impl FullyShardedDataParallel {
         }
     }
 
-    /// Whether this rank has all parameters as a whole.
+    /// Whether this rank has all parameters in full.
     fn has_whole(&self) -> bool {
         matches!(self.kind, Kind::Replicated(_)) && self.parts_group().is_none()
     }
@@ -318,7 +319,7 @@ impl FullyShardedDataParallel {
 }
 
 /// # Errors
-/// State that is not a number for each element of the parameter.
+/// If the state is not a number for each element of the parameter.
 fn want_sharded(parameter: &ShardedParameter, state: &Tensor, op: &'static str) -> Result<()> {
     if state.shape() == parameter.rows.shape() {
         return Ok(());
@@ -337,7 +338,7 @@ fn other_shape(name: &str, parameter: &ShardedParameter, found: &[usize]) -> Err
 }
 
 impl ShardedParameter {
-    /// Reads this rank's rows or part of a tensor that is cut as this parameter.
+    /// Reads this rank's rows or part of a tensor that is divided like this parameter.
     fn read(&self, source: &dyn TensorSource, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
         match &self.part {
             Some(part) => read_part(part, source, name, device),
@@ -349,7 +350,7 @@ impl ShardedParameter {
         }
     }
 
-    /// This rank's rows or part of a whole tensor that is cut as this parameter.
+    /// This rank's rows or part of a whole tensor that is divided like this parameter.
     fn own(&self, whole: &Tensor) -> Result<Tensor> {
         if let Some(part) = &self.part {
             return part.of(whole);
@@ -360,7 +361,8 @@ impl ShardedParameter {
     }
 }
 
-/// This rank's rows of a tensor that is sharded as a parameter; `None` if it has none. A tensor without elements is rank 0's.
+/// This rank's rows of a tensor that is sharded like a parameter; `None` if it has none. A tensor without elements
+/// belongs to rank 0.
 fn own_rows(
     parameter: &ShardedParameter,
     name: String,

@@ -1,4 +1,4 @@
-//! What ranks that save together tell each other.
+//! What ranks tell each other when they save together.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use plimsoll_tensor::{ProcessGroup, Result};
 
 use crate::state_dict::SerializeError;
 
-/// The texts of all ranks, in order of rank.
+/// The texts of all ranks, in rank order.
 pub(super) fn gather_texts(group: &ProcessGroup, own: &str, label: &str) -> Result<Vec<String>> {
     let lengths = group.all_gather_bytes(&(own.len() as u64).to_le_bytes(), label)?;
     let length = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(0, u64::from_le_bytes) as usize;
@@ -20,8 +20,9 @@ pub(super) fn gather_texts(group: &ProcessGroup, own: &str, label: &str) -> Resu
     Ok(all.iter().zip(lengths).map(text).collect())
 }
 
-/// Whether all ranks see the same folder. All ranks must call it, with the folder into which they will save together; it exists.
-/// Each rank writes a small file, which rank 0 must see, and must see the file of rank 0. The files are removed.
+/// Whether all ranks see the same folder. All ranks must call it with the existing folder into which they will save
+/// together. Each rank writes a small file that rank 0 must see, and must itself see rank 0's file. The files are then
+/// removed.
 ///
 /// ```
 /// use plimsoll::ProcessGroup;
@@ -40,14 +41,14 @@ pub fn check_shared(folder: impl AsRef<Path>, group: &ProcessGroup) -> Result<()
     let written = fs::write(path_of(rank), &token);
     let outcomes = gather_texts(group, &outcome(&written), "shared folder")?;
     let sees = |rank: usize| fs::read_to_string(path_of(rank)).is_ok_and(|text| text == token);
-    // A rank that could not write is not one that sees another folder.
+    // If a rank could not write, that does not mean that it sees a different folder.
     let unseen = match rank {
         0 => (0..group.size()).find(|&rank| outcomes[rank].is_empty() && !sees(rank)),
         _ => (outcomes[0].is_empty() && written.is_ok() && !sees(0)).then_some(rank),
     };
     let unseen =
         gather_texts(group, &unseen.map_or(String::new(), |rank| rank.to_string()), "shared folder")?;
-    // If this fails, an empty file with a telling name stays.
+    // If this fails, an empty file with a descriptive name stays.
     let _ = fs::remove_file(path_of(rank));
     if let Err(source) = written {
         return Err(SerializeError::io(folder, source));

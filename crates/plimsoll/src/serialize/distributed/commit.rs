@@ -1,7 +1,7 @@
 //! How a checkpoint becomes complete on all ranks: [`Commit`].
 //!
 //! Until `checkpoint.json` is there, the folder is not a checkpoint, and older ones are untouched. Every step of a rank that can
-//! fail is followed by an exchange of outcomes, so that all ranks go on or stop together.
+//! fail is followed by an exchange of outcomes, so that all ranks continue or stop together.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +32,7 @@ pub(super) struct Commit<'a> {
     pub(super) step: u64,
 }
 
-/// What one rank tells the others about a step: its result, or why there is none.
+/// What one rank tells the others about a step: its result, or why it failed.
 type Outcome<T> = Result<T, String>;
 
 impl Commit<'_> {
@@ -76,7 +76,7 @@ impl Commit<'_> {
             if is_complete(&folder) {
                 continue; // never write into a checkpoint
             }
-            // A save that was killed has left it.
+            // Left behind by a save that was killed.
             match fs::remove_dir_all(&folder) {
                 Err(why) if why.kind() != ErrorKind::NotFound => return Err(shown(&folder, &why)),
                 _ => {}
@@ -89,7 +89,7 @@ impl Commit<'_> {
         unreachable!("one of the names is free")
     }
 
-    /// Writes this rank's files. Returns their paths in the folder, and what identifies them.
+    /// Writes this rank's files. Returns their paths in the folder and their identities.
     fn write(
         &self,
         folder: &Path,
@@ -102,7 +102,7 @@ impl Commit<'_> {
         }
         let name = file_name(self.group.rank());
         let none = BTreeMap::new();
-        // One rank's names are enough for a reader of all files.
+        // The names from one rank are enough for a reader of all files.
         let aliases = if self.group.rank() == 0 { aliases } else { &none };
         let mut files = BTreeMap::new();
         for (part, rows, aliases) in [(MODEL, model, aliases), (OPTIMIZER, optimizer, &none)] {
@@ -118,7 +118,7 @@ impl Commit<'_> {
         Ok(files)
     }
 
-    /// On rank 0: checks that all files are there, and makes the folder a checkpoint.
+    /// On rank 0: checks that all files exist, and then turns the folder into a checkpoint.
     fn complete(
         &self,
         folder: &Path,
@@ -152,8 +152,8 @@ impl Commit<'_> {
             .map_err(failed(&link))
     }
 
-    /// On rank 0: removes all but this checkpoint and the first `older` of those before it. What cannot be removed stays for the
-    /// next save.
+    /// On rank 0: removes all but this checkpoint and the first `older` of those before it. If something cannot be
+    /// removed, the next save tries again.
     fn remove_old(&self, own: &Path, before: &[PathBuf], older: usize) {
         let kept = &before[..older.min(before.len())];
         for (_, folder) in steps_in(self.run).iter().filter(|(_, it)| it != own && !kept.contains(it)) {
@@ -161,7 +161,7 @@ impl Commit<'_> {
         }
     }
 
-    /// Runs `f` on rank 0. All ranks get its text, or the error that it has.
+    /// Runs `f` on rank 0. All ranks get the text that it returns, or its error.
     fn of_rank_0(&self, f: impl FnOnce() -> Outcome<String>) -> Result<String, SerializeError> {
         let own = if self.group.rank() == 0 { f() } else { Ok(String::new()) };
         let text = match &own {
@@ -199,14 +199,14 @@ impl Commit<'_> {
 
 /// Why there is no checkpoint.
 enum Failed {
-    /// A rank could not do its part.
+    /// A rank could not complete its part.
     Rank(usize, String),
-    /// The ranks could not talk to each other.
+    /// The ranks could not communicate.
     Group(plimsoll_tensor::Error),
 }
 
 impl Failed {
-    /// Whether all ranks know of it.
+    /// Whether all ranks know about it.
     fn is_ours(&self) -> bool {
         matches!(self, Failed::Rank(..))
     }
@@ -226,7 +226,7 @@ fn shown(path: &Path, why: &io::Error) -> String {
     format!("{}: {why}", path.display())
 }
 
-/// Why a file was not saved, without the words that the error of the whole save begins with.
+/// Why a file was not saved, without the words with which the error of the whole save begins.
 fn not_saved(error: SerializeError) -> String {
     match error {
         SerializeError::NotSaved { path, source } => shown(&path, &source),
@@ -238,7 +238,7 @@ fn pieces(rows: &[TensorRows]) -> Vec<Piece<'_>> {
     rows.iter().map(|it| Piece::of(&it.name, &it.rows)).collect()
 }
 
-/// PyTorch's metadata, which says where the rows belong; and other names of the tensors.
+/// PyTorch's metadata, which says where the rows belong, and the other names of tensors.
 fn metadata(rows: &[TensorRows], aliases: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let place = |it: &TensorRows| (it.name.clone(), json!({ OFFSETS: it.offsets }));
     let places: Map<String, Value> = rows.iter().map(place).collect();

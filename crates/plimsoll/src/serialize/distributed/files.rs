@@ -15,17 +15,17 @@ use crate::serialize::layout::{Layout, Piece, dtype_of};
 use crate::serialize::safetensors::{CHECKPOINT, SafetensorsFile, shape_of_rows, unsupported, want_rows};
 use crate::state_dict::{SerializeError, TensorSource};
 
-/// PyTorch's key for the places of a file's tensors in the whole ones.
+/// PyTorch's key for where a file's tensors belong within the full tensors.
 pub(super) const SHARDING: &str = "DCP_SHARDING_INFO";
 /// PyTorch's key for the version of the format.
 pub(super) const VERSION: (&str, &str) = ("DCP_VERSION", "1.0");
 /// The key of a tensor's place.
 pub(super) const OFFSETS: &str = "saved_offsets";
-/// The maximum number of checkpoints to verify completely in the search for a good one.
+/// The maximum number of checkpoints to verify completely when searching for an undamaged one.
 const MOST: usize = 8;
 
-/// The tensors of a folder into which several ranks have saved, each its rows: of a checkpoint of this library, or of PyTorch's
-/// `HuggingFaceStorageWriter(save_distributed=True)`. A rank that loads its rows reads only those.
+/// The tensors in a folder into which several ranks have saved their rows: from a checkpoint of this library, or from
+/// PyTorch's `HuggingFaceStorageWriter(save_distributed=True)`. A rank that loads its rows reads only those.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Scope};
@@ -52,7 +52,7 @@ pub struct DistributedFiles {
     tensors: BTreeMap<String, Whole>,
     /// The names, in order.
     order: Vec<String>,
-    /// Further names of tensors.
+    /// Additional names of tensors.
     aliases: BTreeMap<String, String>,
 }
 
@@ -79,11 +79,12 @@ impl DistributedFiles {
         folder::find(path).is_some() || names.any(|name| is_file_name(&name))
     }
 
-    /// Opens the model of a checkpoint, given its folder or that of the run; or a folder with files that PyTorch has written.
+    /// Opens the model of a checkpoint, given the checkpoint's folder or the run's; or a folder of files that PyTorch
+    /// has written.
     ///
     /// # Errors
-    /// A folder without such files; files that are damaged, missing or do not fit together; tensors that are cut in another
-    /// dimension than the first.
+    /// If the folder has no such files; if files are damaged, missing or do not fit together; or if tensors are split
+    /// in a dimension other than the first.
     pub fn open(path: impl AsRef<Path>) -> Result<DistributedFiles, SerializeError> {
         let path = path.as_ref();
         // The folder `model` of a checkpoint: its list of files is next to it.
@@ -129,7 +130,7 @@ impl DistributedFiles {
         Ok(files)
     }
 
-    /// Puts the rows of all files together.
+    /// Combines the rows of all files.
     fn of(folder: &Path, files: Vec<SafetensorsFile>) -> Result<DistributedFiles, SerializeError> {
         let mut tensors: BTreeMap<String, Whole> = BTreeMap::new();
         for (number, file) in files.iter().enumerate() {
@@ -188,18 +189,18 @@ impl DistributedFiles {
         &self.folder
     }
 
-    /// Writes all tensors, whole, as one safetensors file: as [`save`](crate::serialize::save) of the model's state dict, with the
-    /// same bytes. The file is replaced atomically. One tensor at a time is in memory.
+    /// Writes all tensors in full into one safetensors file, with the same bytes as [`save`](crate::serialize::save) of
+    /// the model's state dict. The file is replaced atomically. Only one tensor at a time is in memory.
     ///
     /// # Errors
-    /// A damaged file; the disk is full.
+    /// If the file is damaged, or the disk is full.
     pub fn consolidate(&self, path: impl AsRef<Path>) -> Result<(), SerializeError> {
         let pieces: Result<Vec<Piece<'_>>, SerializeError> =
             self.order.iter().map(|name| self.piece(name)).collect();
         Layout::of(pieces?, self.aliases.clone(), false).write_file(path.as_ref())?.0.replace_target()
     }
 
-    /// A whole tensor, to be written.
+    /// A full tensor that will be written.
     fn piece<'a>(&'a self, name: &'a str) -> Result<Piece<'a>, SerializeError> {
         let Whole { shape, format, .. } = &self.tensors[name];
         let dtype = dtype_of(format).ok_or_else(|| unsupported(&self.folder, name, format))?;
@@ -216,12 +217,12 @@ impl DistributedFiles {
     /// Reads all files and compares their checksums.
     ///
     /// # Errors
-    /// The first tensor that is damaged.
+    /// The first damaged tensor.
     pub fn verify(&self) -> Result<(), SerializeError> {
         self.files.iter().try_for_each(SafetensorsFile::verify)
     }
 
-    /// The bytes of some rows, from the files that have them.
+    /// The bytes of some rows, from the files that contain them.
     fn bytes(&self, name: &str, rows: Range<usize>) -> Result<Vec<u8>, SerializeError> {
         let whole = &self.tensors[name];
         want_rows(name, &rows, whole.shape.first().copied().unwrap_or(1))?;
@@ -231,7 +232,7 @@ impl DistributedFiles {
             if start < end {
                 let own = start - part.rows.start..end - part.rows.start;
                 let read = self.files[part.file].bytes(name, Some(own));
-                // The folder of the checkpoint has the folder of these files.
+                // These files are in a folder inside the checkpoint's folder.
                 let checkpoint = self.folder.parent().unwrap_or(&self.folder);
                 bytes.append(&mut read.map_err(|error| with_good(error, checkpoint))?);
             }
@@ -262,7 +263,7 @@ impl DistributedFiles {
     }
 }
 
-/// Opens a file that must be the one with this length and checksum.
+/// Opens a file, which must have this length and checksum.
 fn opened(path: &Path, sealed: &Sealed) -> Result<SafetensorsFile, SerializeError> {
     let file = SafetensorsFile::open_alone(path)?;
     if file.sealed() == sealed { Ok(file) } else { Err(SerializeError::damaged(path, "the header")) }
@@ -274,7 +275,7 @@ fn offsets(place: &Value) -> Option<Vec<usize>> {
     place.get(OFFSETS)?.as_array()?.iter().map(number).collect()
 }
 
-/// If a file of a checkpoint is damaged or missing, adds the checkpoint to take instead.
+/// If a file of a checkpoint is damaged or missing, adds the checkpoint to use instead.
 pub(super) fn with_good(error: SerializeError, checkpoint: &Path) -> SerializeError {
     let (path, message) = match error {
         SerializeError::Damaged { path, what, .. } => {
@@ -291,7 +292,7 @@ pub(super) fn with_good(error: SerializeError, checkpoint: &Path) -> SerializeEr
     SerializeError::Format { path, message: format!("{message}; {good}") }
 }
 
-/// The newest undamaged checkpoint next to a damaged one: of several ranks, else of one process.
+/// The newest undamaged checkpoint next to a damaged one: one saved by several ranks or, failing that, by one process.
 fn last_good(damaged: &Path) -> Option<PathBuf> {
     let damaged = fs::canonicalize(damaged).ok()?;
     let run = damaged.parent()?;

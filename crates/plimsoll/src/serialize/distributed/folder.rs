@@ -1,4 +1,4 @@
-//! Where checkpoints of several ranks are: folders `step-N`, and the link `latest`.
+//! Where checkpoints of several ranks are stored: the folders `step-N`, and the link `latest`.
 
 use std::fs;
 use std::io;
@@ -13,17 +13,17 @@ pub(super) const MODEL: &str = "model";
 /// The folder of a checkpoint with the files of the optimizer's state.
 pub(super) const OPTIMIZER: &str = "optimizer";
 
-/// The name of a rank's file, as PyTorch's.
+/// The name of a rank's file, as in PyTorch.
 pub(super) fn file_name(rank: usize) -> String {
     format!("shard-{:05}-model-00001-of-00001.safetensors", rank + 1)
 }
 
-/// Whether a file has a name of PyTorch's sharded files.
+/// Whether a file is named like PyTorch's sharded files.
 pub(super) fn is_file_name(name: &str) -> bool {
     name.starts_with("shard-") && name.ends_with(".safetensors")
 }
 
-/// The name of a step's folder; `nth` counts those of the same step.
+/// The name of a step's folder; `nth` counts the folders of the same step.
 pub(super) fn step_name(step: u64, nth: usize) -> String {
     match nth {
         0 => format!("step-{step:08}"),
@@ -42,7 +42,7 @@ fn step_of(name: &str) -> Option<(u64, usize)> {
     (step_name(step, nth) == name).then_some((step, nth))
 }
 
-/// All folders with the name of a step, complete or not, and their numbers; the last step first.
+/// All folders named after a step, complete or not, with their numbers; the last step comes first.
 pub(super) fn steps_in(run: &Path) -> Vec<((u64, usize), PathBuf)> {
     let entries = fs::read_dir(run).into_iter().flatten().flatten();
     let mut found: Vec<((u64, usize), PathBuf)> = entries
@@ -58,8 +58,9 @@ pub(super) fn is_complete(folder: &Path) -> bool {
     folder.join(MANIFEST).is_file()
 }
 
-/// The complete checkpoints that several ranks have saved into a folder: the one that the link `latest` names, then the others,
-/// the last step first. Each is a folder that [`Checkpoint::open`](crate::serialize::Checkpoint::open) opens.
+/// The complete checkpoints that several ranks have saved into a folder: first the one that the link `latest` points
+/// to, then the others, from the last step to the first. Each is a folder that
+/// [`Checkpoint::open`](crate::serialize::Checkpoint::open) opens.
 ///
 /// ```
 /// assert!(plimsoll::serialize::checkpoints_in("/no/such/folder").is_empty());
@@ -73,19 +74,19 @@ pub fn checkpoints_in(run: impl AsRef<Path>) -> Vec<PathBuf> {
     found
 }
 
-/// The checkpoint that the link names, if it is complete.
+/// The checkpoint that the link points to, if it is complete.
 fn latest(run: &Path) -> Option<PathBuf> {
     let target = fs::read_link(run.join(LATEST)).ok()?;
     let folder = run.join(target);
     is_complete(&folder).then_some(folder)
 }
 
-/// The checkpoint that a path leads to: the folder itself, or the newest in it.
+/// The checkpoint that a path refers to: the folder itself, or the newest checkpoint in it.
 pub(super) fn find(path: &Path) -> Option<PathBuf> {
     if is_complete(path) { Some(path.to_owned()) } else { checkpoints_in(path).into_iter().next() }
 }
 
-/// Removes a checkpoint. It is not complete any more before its first file is gone.
+/// Removes a checkpoint. It stops counting as complete before its first file is removed.
 pub(super) fn remove(folder: &Path) -> io::Result<()> {
     match fs::remove_file(folder.join(MANIFEST)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -28,7 +28,7 @@ pub(super) struct Manifest {
     xxh3: String,
     /// The number of ranks that saved.
     pub(super) ranks: usize,
-    /// The file of each rank, by its path in the folder: its length, and the checksum of its beginning.
+    /// The file of each rank, by its path in the folder, with its length and the checksum of its beginning.
     pub(super) files: BTreeMap<String, Sealed>,
     /// The tensors of the model, in order.
     pub(super) model: Vec<String>,
@@ -37,11 +37,11 @@ pub(super) struct Manifest {
     pub(super) values: Map<String, Value>,
 }
 
-/// The state of an optimizer, except tensors.
+/// The state of an optimizer, except for its tensors.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct SavedOptimizer {
     param_groups: Vec<NamedGroup>,
-    /// How many steps each parameter has taken.
+    /// How often each parameter has been updated.
     steps: BTreeMap<String, u64>,
 }
 
@@ -104,7 +104,7 @@ impl Manifest {
     /// Reads the file of a checkpoint's folder.
     ///
     /// # Errors
-    /// It cannot be read, is damaged, or of a newer version.
+    /// If it cannot be read, is damaged, or is of a newer version.
     pub(super) fn read(folder: &Path) -> Result<Manifest, SerializeError> {
         let path = folder.join(MANIFEST);
         let text = fs::read(&path).map_err(|source| SerializeError::io(&path, source))?;
@@ -137,14 +137,14 @@ impl Manifest {
         self.optimizer.param_groups.iter().map(&mut group).collect()
     }
 
-    /// How many steps each parameter has taken, by its number.
+    /// How often each parameter has been updated, by the parameter's number.
     pub(super) fn steps(&self) -> BTreeMap<usize, u64> {
         let names = self.parameters();
         let step = |(number, name)| Some((number, *self.optimizer.steps.get(name)?));
         names.iter().enumerate().filter_map(step).collect()
     }
 
-    /// The states of random generators, by name.
+    /// The states of random number generators, by name.
     pub(super) fn generators(&self) -> BTreeMap<String, RngState> {
         let state = |it: &Generator| RngState { seed: it.seed, next_stream: it.stream };
         self.generators.iter().map(|(name, it)| (name.clone(), state(it))).collect()

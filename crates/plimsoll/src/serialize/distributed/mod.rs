@@ -51,13 +51,13 @@ pub(crate) struct TensorRows {
     pub(crate) offsets: Vec<usize>,
 }
 
-/// One rank's part of the state of a training: its rows of the parameters and of the optimizer's state, and values. It is made by
-/// [`FullyShardedDataParallel::checkpoint`](crate::parallel::FullyShardedDataParallel::checkpoint). Each rank writes a file; no
-/// rank needs memory for more than its rows.
+/// One rank's part of a training state: its rows of the parameters and of the optimizer's state, and values. It is
+/// created by [`FullyShardedDataParallel::checkpoint`](crate::parallel::FullyShardedDataParallel::checkpoint). Each
+/// rank writes a file; no rank needs memory for more than its rows.
 ///
-/// [`Checkpoint::open`](super::Checkpoint::open) opens the folder, with any number of ranks. PyTorch 2.11 loads its folders `model`
-/// and `optimizer` with `torch.distributed.checkpoint.HuggingFaceStorageReader`. [`DistributedFiles::consolidate`] makes one file
-/// of the model.
+/// [`Checkpoint::open`](super::Checkpoint::open) opens the folder on any number of ranks. PyTorch 2.11 loads the
+/// subfolders `model` and `optimizer` with `torch.distributed.checkpoint.HuggingFaceStorageReader`.
+/// [`DistributedFiles::consolidate`] writes the model to one file.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope};
@@ -89,15 +89,15 @@ pub struct DistributedCheckpoint {
     writers: usize,
     model: Vec<TensorRows>,
     optimizer: Vec<TensorRows>,
-    /// Further names of tensors of the model.
+    /// Additional names of the model's tensors.
     aliases: BTreeMap<String, String>,
     manifest: Manifest,
     older: usize,
 }
 
 impl DistributedCheckpoint {
-    /// The model's part. `names` are all tensors of the model, in order. The first `writers` ranks write; the others have the same
-    /// rows as they.
+    /// The model's part. `names` are all tensors of the model, in order. Only the first `writers` ranks write; the
+    /// others have the same rows.
     pub(crate) fn new(
         group: &ProcessGroup,
         writers: usize,
@@ -110,8 +110,8 @@ impl DistributedCheckpoint {
         DistributedCheckpoint { group, writers, model, optimizer, aliases, manifest, older: 1 }
     }
 
-    /// Adds rows of the optimizer's state. `groups` have the options of each group and the names of its parameters; `steps` how
-    /// many steps each parameter has taken.
+    /// Adds rows of the optimizer's state. `groups` has the options of each group and the names of its parameters;
+    /// `steps` is how often each parameter has been updated.
     pub(crate) fn optimizer(
         mut self,
         rows: Vec<TensorRows>,
@@ -123,14 +123,14 @@ impl DistributedCheckpoint {
         self
     }
 
-    /// Adds the state of a device's random generator, under a name. That of rank 0 is saved.
+    /// Adds the state of a device's random number generator under a name. Rank 0's state is the one that is saved.
     #[must_use]
     pub fn generator(mut self, name: &str, device: &Device) -> DistributedCheckpoint {
         self.manifest.set_generator(name, device.rng_state());
         self
     }
 
-    /// Adds a value, as [`Checkpoint::value`](super::Checkpoint::value). That of rank 0 is saved.
+    /// Adds a value, like [`Checkpoint::value`](super::Checkpoint::value). Rank 0's value is the one that is saved.
     #[must_use]
     pub fn value(mut self, name: &str, value: impl Into<Value>) -> DistributedCheckpoint {
         self.manifest.set_value(name, value.into());
@@ -144,17 +144,17 @@ impl DistributedCheckpoint {
         self
     }
 
-    /// Saves into the folder `run/step-N` (with another number behind it, if there is one of this step), and sets the link
-    /// `run/latest` to it. All ranks must call it, with the same folder, which all of them share: [`check_shared`]. Returns the
-    /// checkpoint's folder, on all ranks.
+    /// Saves into the folder `run/step-N` (with a number appended if that exists already), and makes the link
+    /// `run/latest` point to it. All ranks must call it with the same folder, which they must share: [`check_shared`].
+    /// Returns the checkpoint's folder on all ranks.
     ///
     /// Each rank writes its files under another name, syncs and renames them, and tells the others their lengths and checksums.
-    /// Rank 0 looks at all files, writes `checkpoint.json`, sets the link, and only then removes older checkpoints. So a process
-    /// that is killed at any moment leaves the last complete checkpoint.
+    /// Rank 0 checks all files, writes `checkpoint.json`, sets the link, and only then removes older checkpoints. So
+    /// even if a process is killed at any moment, the last complete checkpoint remains.
     ///
     /// # Errors
-    /// Any rank that cannot write its files, or a file that rank 0 does not see: all ranks get the error, and the last checkpoint
-    /// is unchanged. [`plimsoll_tensor::Error::Distributed`].
+    /// If any rank cannot write its files, or rank 0 does not see a file: all ranks then get the error, and the last
+    /// checkpoint is unchanged. Also [`plimsoll_tensor::Error::Distributed`].
     pub fn save(&self, run: impl AsRef<Path>, step: u64) -> Result<PathBuf, SerializeError> {
         let DistributedCheckpoint { group, writers, model, optimizer, aliases, manifest, older } = self;
         Commit { group, writers: *writers, run: run.as_ref(), step }

@@ -1,4 +1,4 @@
-//! Model and optimizer of a checkpoint of several ranks as one source of tensors: [`DistributedSource`].
+//! The model and optimizer in a checkpoint of several ranks, as one source of tensors: [`DistributedSource`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use super::manifest::Manifest;
 use crate::optim::GroupState;
 use crate::state_dict::{SerializeError, TensorSource};
 
-/// An open checkpoint of several ranks. Its tensors have the names of a checkpoint of one process: `model.NAME`, and
-/// `optimizer.NUMBER.KEY`.
+/// An open checkpoint of several ranks. Its tensors are named as in the checkpoint of a single process:
+/// `model.NAME`, and `optimizer.NUMBER.KEY`.
 #[derive(Debug)]
 pub(in crate::serialize) struct DistributedSource {
     model: DistributedFiles,
@@ -24,16 +24,16 @@ pub(in crate::serialize) struct DistributedSource {
     manifest: Manifest,
 }
 
-/// The name in a file of a parameter's state.
+/// The name of a parameter's state in a file.
 pub(crate) fn state_name(parameter: &str, key: &str) -> String {
     format!("state.{parameter}.{key}")
 }
 
 impl DistributedSource {
-    /// Opens the checkpoint that a folder is, or the newest in it. `None` if it has none.
+    /// Opens the checkpoint in a folder, or the newest checkpoint below it. `None` if there is none.
     ///
     /// # Errors
-    /// Files that are damaged or missing.
+    /// If the files are damaged or missing.
     pub(in crate::serialize) fn open(path: &Path) -> Result<Option<DistributedSource>, SerializeError> {
         let Some(checkpoint) = folder::find(path) else { return Ok(None) };
         let open = || {
@@ -45,12 +45,12 @@ impl DistributedSource {
         open().map(Some).map_err(|error| with_good(error, &checkpoint))
     }
 
-    /// The optimizer's groups, and how many steps each parameter has taken.
+    /// The optimizer's groups, and how often each parameter has been updated.
     pub(in crate::serialize) fn optimizer(&self) -> (Vec<GroupState>, BTreeMap<usize, u64>) {
         (self.manifest.groups(), self.manifest.steps())
     }
 
-    /// The states of random generators, by name.
+    /// The states of random number generators, by name.
     pub(in crate::serialize) fn generators(&self) -> BTreeMap<String, RngState> {
         self.manifest.generators()
     }
@@ -60,7 +60,7 @@ impl DistributedSource {
         &self.manifest.values
     }
 
-    /// The files of a tensor, and its name there.
+    /// The files that contain a tensor, and its name in them.
     fn find(&self, name: &str) -> Option<(&DistributedFiles, String)> {
         if let Some(name) = name.strip_prefix("model.") {
             return Some((&self.model, name.to_owned()));
@@ -85,7 +85,8 @@ impl TensorSource for DistributedSource {
         let states = self.optimizer.names();
         for (number, parameter) in self.parameters.iter().enumerate() {
             let prefix = state_name(parameter, "");
-            // No key has a dot, so a parameter whose name begins with another one's is not taken for it.
+            // No key contains a dot, so a parameter is not mistaken for one whose name is a prefix of its
+            // own.
             let keys = states.iter().filter_map(|name| name.strip_prefix(&prefix));
             names
                 .extend(keys.filter(|key| !key.contains('.')).map(|key| format!("optimizer.{number}.{key}")));

@@ -61,7 +61,7 @@ impl PtFile {
     /// Opens a file and reads its pickle.
     ///
     /// # Errors
-    /// A file that is not a zip archive of `torch.save`, is damaged, or whose pickle contains anything but the tensors,
+    /// If the file is not a zip archive of `torch.save`, is damaged, or its pickle contains anything but the tensors,
     /// dictionaries, lists and numbers of a state dict. No code in the file is ever run.
     pub fn open(path: impl AsRef<Path>) -> Result<PtFile, SerializeError> {
         let path = path.as_ref();

@@ -6,9 +6,9 @@ use super::value::{KnownGlobal, StorageEntry, TensorEntry, Value};
 
 /// The maximum nesting depth of dictionaries.
 const DEEPEST: usize = 64;
-/// The maximum number of values in a pickle; a model of a million tensors has some ten million.
+/// The maximum number of values in a pickle; a model with a million tensors has about ten million.
 const MOST_VALUES: usize = 50_000_000;
-/// The number of bytes of copied names, sizes and keys that count as one value or one visit. This bounds memory, because any
+/// How many bytes of copied names, sizes and keys count as one value or one visit. This bounds memory, because any
 /// number of tensors may share them.
 const COPIED_BYTES: usize = 64;
 
@@ -26,7 +26,7 @@ pub(super) fn tensors(pickle: &[u8]) -> Result<Vec<(String, TensorEntry)>, Strin
     Ok(found.tensors)
 }
 
-/// The tensors found so far. The number of visits is bounded, because dictionaries that are shared repeatedly could lead to more
+/// The tensors found so far. The number of visits is bounded, because repeatedly shared dictionaries could lead to more
 /// tensors than fit in memory. Bytes copied for a tensor also count as visits.
 struct FoundTensors {
     tensors: Vec<(String, TensorEntry)>,
@@ -50,13 +50,13 @@ struct Objects {
     /// The bytes copied for storages and tensors, in units of [`COPIED_BYTES`].
     copied: usize,
     texts: Vec<Box<str>>,
-    /// The contents of lists, tuples and dictionaries; of a dictionary, alternating keys and values.
+    /// The contents of lists, tuples and dictionaries; in a dictionary, keys and values alternate.
     nodes: Vec<Vec<Value>>,
     storages: Vec<StorageEntry>,
     tensors: Vec<TensorEntry>,
 }
 
-/// The reason why a pickle is not that of a state dict.
+/// The reason why a pickle does not contain a state dict.
 struct Refusal(String);
 
 impl From<&str> for Refusal {
@@ -225,7 +225,7 @@ impl Objects {
             return None;
         };
         let (key, len) = (&self.texts[key], usize::try_from(len).ok()?);
-        // A key is a file name in the archive's folder `data`, never a path out of it.
+        // A key is a file name in the archive's folder `data`, and never a path that leads out of it.
         let is_pytorchs = &*self.texts[kind] == "storage" && !key.contains(['/', '\\']);
         is_pytorchs.then(|| StorageEntry { dtype, key: key.to_string(), len })
     }
@@ -247,7 +247,7 @@ impl Objects {
         self.nodes[node].iter().map(size).collect()
     }
 
-    /// Adds the tensors below a value. Keys that are numbers count as strings; other values are skipped.
+    /// Adds the tensors below a value. Numeric keys count as strings; other values are skipped.
     fn flatten(&self, value: Value, depth: usize, found: &mut FoundTensors) -> Result<(), String> {
         if depth > DEEPEST {
             return Err(format!("dictionaries nested more than {DEEPEST} deep"));
@@ -350,7 +350,7 @@ mod tests {
         assert!(refused(&pickle).contains("too often"));
     }
 
-    /// A list of tensors that share one storage of one element, and one shape with this many dimensions of size 1.
+    /// A list of tensors that share one storage with one element, and one shape with this many dimensions of size 1.
     fn tensors_of_one_shape(count: usize, dimensions: usize, key: &str) -> Vec<u8> {
         let mut pickle = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\0".to_vec();
         pickle.extend(b"(X\x07\0\0\0storagectorch\nFloatStorage\nX");

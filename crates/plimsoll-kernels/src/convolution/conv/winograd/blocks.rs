@@ -9,11 +9,11 @@ use super::{Winograd, WinogradWeight};
 use crate::parallel::{Pieces, for_each_cut};
 use crate::transpose::transpose;
 
-/// Floats of converted images at a time, if that is more than one image; they fit in the cores' caches.
+/// The number of floats of converted images at a time, if that is more than one image; they fit in the cores' caches.
 const BLOCK: usize = 1 << 20;
 /// The maximum number of floats in one converted image.
 const MOST: usize = 1 << 22;
-/// Elements that a thread converts at a time.
+/// The number of elements that a thread converts at a time.
 const PIECE: usize = 1 << 14;
 
 /// The images of one tensor of a pass.

@@ -1,11 +1,12 @@
-//! Winograd's F(2 × 2, 3 × 3): dense 3 × 3 convolutions with 16 products for a square of 2 × 2 results, for which sums over
-//! windows need 36.
+//! Winograd's F(2 × 2, 3 × 3): dense 3 × 3 convolutions that need 16 products for a square of 2 × 2 results, where sums
+//! over windows need 36.
 //!
 //! Results are divided into squares of 2 × 2, each of which depends on 4 × 4 elements (`grid.rs`). Small linear transforms
-//! (`lines.rs`) turn these elements into 16 numbers for each channel, and the filters also into 16. Then follow 16 matrix
-//! products over the channels, and another transform turns their results into the square (`gather.rs`). For the gradient of the
-//! weight, the products sum over squares (`weight.rs`). Only some squares are processed at a time, so all intermediates stay in a
-//! near cache. Images must be channels-last; row-major images are converted, some at a time (`blocks.rs`).
+//! (`lines.rs`) turn these elements into 16 numbers for each channel, and do the same with the filters. Next come 16
+//! matrix products over the channels, and another transform turns their results into the square (`gather.rs`). For the
+//! gradient of the weight, the products sum over squares (`weight.rs`). Only some squares are processed at a time, so
+//! all intermediates stay in a nearby cache. Images must be channels-last; row-major images are converted a few at a
+//! time (`blocks.rs`).
 //!
 //! The transforms only add and halve, so results are as accurate as those of sums over windows.
 
@@ -30,8 +31,8 @@ const CHANNELS: usize = 32;
 /// The approximate number of floats of scratch memory for all workers, if four fit in it.
 const OWN: usize = 1 << 21;
 
-/// The numbers of squares, vertically and horizontally, in results of this size; `None` if the transforms are not worthwhile for
-/// the shape and layouts.
+/// The number of squares, vertically and horizontally, in results of this size; `None` if the transforms are not
+/// worthwhile for the shape and layouts.
 fn squares(s: &ConvShape, formats: Formats, result: [usize; 3]) -> Option<[usize; 2]> {
     let last = Format::ChannelsLast;
     let flat = s.kernel == [1, 3, 3] && s.input[0] == 1 && s.output[0] == 1 && s.padding[0] == 0;
@@ -48,8 +49,8 @@ fn squares(s: &ConvShape, formats: Formats, result: [usize; 3]) -> Option<[usize
     pays.then_some(squares)
 }
 
-/// The distance between the 16 matrices of a block: complete pages plus a cache line, since otherwise the same row of each matrix
-/// would be in the same cache set.
+/// The distance between the 16 matrices of a block: complete pages plus a cache line; otherwise, the same row of each
+/// matrix would be in the same cache set.
 fn apart(len: usize) -> usize {
     len.next_multiple_of(1024) + 16
 }

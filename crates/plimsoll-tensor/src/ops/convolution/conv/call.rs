@@ -16,11 +16,11 @@ use crate::tensor::Tensor;
 use crate::tf32;
 
 impl Tensor {
-    /// Cross-correlation of `[batch, in, length]` with the filters `[out, in / groups, kernel]`, plus a bias `[out]`. An input
-    /// without a batch gives an output without one. Like `torch.nn.functional.conv1d`.
+    /// Cross-correlation of `[batch, in, length]` with the filters `[out, in / groups, kernel]`, plus a bias `[out]`.
+    /// If the input has no batch dimension, neither does the output. Like `torch.nn.functional.conv1d`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::conv2d`].
+    /// The same errors as [`Tensor::conv2d`].
     pub fn conv1d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -31,13 +31,13 @@ impl Tensor {
         self.convolution(weight, bias, options)
     }
 
-    /// Cross-correlation of `[batch, in, h, w]` with the filters `[out, in / groups, kh, kw]`, plus a bias `[out]`. An input
-    /// without a batch gives an output without one. Channels-last images or filters give channels-last results. Like
-    /// `torch.nn.functional.conv2d`.
+    /// Cross-correlation of `[batch, in, h, w]` with the filters `[out, in / groups, kh, kw]`, plus a bias `[out]`. If
+    /// the input has no batch dimension, neither does the output. Channels-last images or filters give channels-last
+    /// results. Like `torch.nn.functional.conv2d`.
     ///
     /// # Errors
-    /// Incompatible sizes; windows larger than the padded image; a stride or dilation of 0; groups that do not divide the
-    /// channels; out of memory.
+    /// If the sizes are incompatible, the windows are larger than the padded image, a stride or dilation is 0, the
+    /// groups do not divide the channels, or memory runs out.
     pub fn conv2d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -52,7 +52,7 @@ impl Tensor {
     /// `torch.nn.functional.conv3d`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::conv2d`].
+    /// The same errors as [`Tensor::conv2d`].
     pub fn conv3d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -66,7 +66,7 @@ impl Tensor {
     /// Like [`Tensor::conv_transpose2d`] with one spatial dimension.
     ///
     /// # Errors
-    /// The errors of [`Tensor::conv_transpose2d`].
+    /// The same errors as [`Tensor::conv_transpose2d`].
     pub fn conv_transpose1d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -81,8 +81,8 @@ impl Tensor {
     /// `[in, out / groups, kh, kw]`, the bias `[out]`. Like `torch.nn.functional.conv_transpose2d`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::conv2d`]; an output padding not smaller than the stride or dilation; a padding that
-    /// leaves no output.
+    /// The same errors as [`Tensor::conv2d`]; also if the output padding is not smaller than the stride or dilation, or
+    /// the padding leaves no output.
     pub fn conv_transpose2d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -96,7 +96,7 @@ impl Tensor {
     /// Like [`Tensor::conv_transpose2d`] with three spatial dimensions.
     ///
     /// # Errors
-    /// The errors of [`Tensor::conv_transpose2d`].
+    /// The same errors as [`Tensor::conv_transpose2d`].
     pub fn conv_transpose3d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -110,7 +110,7 @@ impl Tensor {
     /// [`Tensor::conv1d`], [`Tensor::conv2d`] and [`Tensor::conv3d`] in one method: `N` is 1, 2 or 3.
     ///
     /// # Errors
-    /// The errors of [`Tensor::conv2d`].
+    /// The same errors as [`Tensor::conv2d`].
     pub fn convolution<'a, const N: usize>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -129,7 +129,7 @@ impl Tensor {
     /// or 3.
     ///
     /// # Errors
-    /// The errors of [`Tensor::conv_transpose2d`].
+    /// The same errors as [`Tensor::conv_transpose2d`].
     pub fn convolution_transposed<'a, const N: usize>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -144,7 +144,8 @@ impl Tensor {
         })
     }
 
-    /// Calls `f` on images with a batch. Images without one get a batch of one, which is removed from the result.
+    /// Calls `f` on a batch of images. A single image becomes a batch of one, and the batch dimension is removed from
+    /// the result.
     fn batched<const N: usize>(&self, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         match self.rank() == N + 1 {
             true => f(&self.unsqueeze(0)?)?.squeeze(0),
@@ -165,7 +166,7 @@ fn given<'a>(
     ConvOperands { op: pass.name(rank), input, weight, bias, may_be_empty }
 }
 
-/// As in PyTorch, results are channels-last if images or filters are.
+/// As in PyTorch, results are channels-last if the images or filters are.
 fn run(pass: Pass, shape: ConvShape, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let filters = suggested(weight);
     let images = if suggested(x) == Format::ChannelsLast { Format::ChannelsLast } else { filters };

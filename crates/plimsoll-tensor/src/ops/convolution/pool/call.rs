@@ -33,7 +33,7 @@ fn avg_pool<const D: usize>(x: &Tensor, options: AvgPoolOptions<D>) -> Result<Te
 fn adaptive_avg<const D: usize>(x: &Tensor, out: [usize; D]) -> Result<Tensor> {
     let is_image = x.rank() == D + 1 || x.rank() == D + 2;
     if out == [1; D] && is_image && x.dtype().is_float() && x.numel() > 0 {
-        // The mean over a complete image, which is summed in blocks.
+        // The mean over an entire image, which is summed in blocks.
         let dims: Vec<isize> = (1..=D as isize).map(|dim| -dim).collect();
         return x.mean_keepdim(&dims);
     }
@@ -55,7 +55,7 @@ macro_rules! methods {
             #[doc = concat!("The largest value of each window of ", $shape, ", or of images without a batch. As `torch.nn.functional.", stringify!($max), "`: the first of equal values counts, and NaN is larger than everything.")]
             ///
             /// # Errors
-            /// Incompatible sizes; out of memory.
+            /// If the sizes are incompatible, or memory runs out.
             pub fn $max(&self, options: MaxPoolOptions<$d>) -> Result<Tensor> {
                 max_pool(self, sliding(options))
             }
@@ -79,7 +79,7 @@ macro_rules! methods {
             #[doc = concat!("The mean of each window of ", $shape, ", or of images without a batch. As `torch.nn.functional.", stringify!($avg), "`.")]
             ///
             /// # Errors
-            /// Incompatible sizes; a dtype without means; out of memory.
+            /// If the sizes are incompatible, the dtype has no means, or memory runs out.
             pub fn $avg(&self, options: AvgPoolOptions<$d>) -> Result<Tensor> {
                 avg_pool(self, options)
             }
@@ -87,7 +87,7 @@ macro_rules! methods {
             #[doc = concat!("Images ", $shape, " of any size, reduced to a given size by the means of windows. As `torch.nn.functional.", stringify!($adaptive_avg), "`.")]
             ///
             /// # Errors
-            /// Images without elements; a dtype that is not floating-point; out of memory.
+            /// If the images have no elements, the dtype is not floating-point, or memory runs out.
             pub fn $adaptive_avg(&self, output_size: [usize; $d]) -> Result<Tensor> {
                 adaptive_avg(self, output_size)
             }
@@ -95,7 +95,7 @@ macro_rules! methods {
             #[doc = concat!("Images ", $shape, " of any size, reduced to a given size by the maxima of windows. As `torch.nn.functional.", stringify!($adaptive_max), "`.")]
             ///
             /// # Errors
-            /// Images without elements; out of memory.
+            /// If the images have no elements, or memory runs out.
             pub fn $adaptive_max(&self, output_size: [usize; $d]) -> Result<Tensor> {
                 max_pool(self, adaptive(output_size))
             }

@@ -33,7 +33,7 @@ impl<const D: usize> MaxPoolOptions<D> {
         MaxPoolOptions::new([size; D])
     }
 
-    /// The same windows for images of three dimensions: the missing dimensions come first.
+    /// The same windows for images with three dimensions: the missing dimensions come first.
     pub(super) fn in_three(self) -> MaxPoolOptions<3> {
         let MaxPoolOptions { kernel, stride, padding, dilation, ceil_mode } = self;
         MaxPoolOptions {
@@ -59,7 +59,7 @@ pub struct AvgPoolOptions<const D: usize> {
     pub ceil_mode: bool,
     /// Whether the mean counts the padding.
     pub count_include_pad: bool,
-    /// The divisor of the sums, regardless of the sizes of the windows.
+    /// The divisor of the sums, regardless of the window sizes.
     pub divisor_override: Option<usize>,
 }
 
@@ -95,7 +95,7 @@ impl<const D: usize> AvgPoolOptions<D> {
     }
 }
 
-/// Returns `D` values as the last of three; the missing leading ones are `other`.
+/// Returns three values that end with these `D`; the missing leading ones are `other`.
 pub(super) fn three<const D: usize>(values: [usize; D], other: usize) -> [usize; 3] {
     let mut all = [other; 3];
     all[3 - D..].copy_from_slice(&values);

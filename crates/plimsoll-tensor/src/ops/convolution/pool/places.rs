@@ -29,7 +29,7 @@ impl Kernel for Places {
         "max_pool_places"
     }
 
-    /// The positions are bytes, and are not converted to another type.
+    /// The positions are bytes, and are not converted to a different type.
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
     }

@@ -54,7 +54,7 @@ macro_rules! methods {
             #[doc = concat!("Writes values at the indices that [`Tensor::", stringify!($pool), "_with_indices`] returned, with zeros elsewhere. The result has `output_size`, or by default the size that adjacent windows cover. As `torch.nn.functional.", stringify!($unpool), "`.")]
             ///
             /// # Errors
-            /// Different shapes; positions outside the image; out of memory.
+            /// If the shapes differ, a position is outside the image, or memory runs out.
             pub fn $unpool(
                 &self,
                 indices: impl AsRef<Tensor>,

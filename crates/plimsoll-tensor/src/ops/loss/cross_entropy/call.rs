@@ -8,14 +8,14 @@ use crate::dispatch::call;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// Options of a cross entropy. The default is the unweighted mean; the target -100 is ignored.
+/// Options for cross entropy. By default, it is the unweighted mean, and the target -100 is ignored.
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropyOptions<'a> {
     /// A weight for each class; no gradient flows to it.
     pub weight: Option<&'a Tensor>,
-    /// Positions with this target class are ignored, also in the divisor of a mean.
+    /// Positions with this target class are ignored; they are not counted in the divisor of a mean either.
     pub ignore_index: i64,
-    /// The part of each target, from 0 to 1, that is spread evenly over all classes.
+    /// The fraction of each target, from 0 to 1, that is spread evenly over all classes.
     pub label_smoothing: f64,
     /// How the losses of the positions are reduced; a mean divides by the sum of the target classes' weights.
     pub reduction: Reduction,
@@ -45,12 +45,12 @@ impl CrossEntropyOptions<'_> {
 
 impl Tensor {
     /// Mean cross entropy of logits `[batch, classes, …]` against classes `int64 [batch, …]`, or against probabilities in the
-    /// logits' shape. Like `torch.nn.functional.cross_entropy`. For `[batch, classes]` against classes, it also makes the same
-    /// memory requests, those of `log_softmax` and `nll_loss`; [`Tensor::cross_entropy_with`] needs one tensor of the logits'
-    /// size less.
+    /// logits' shape. Like `torch.nn.functional.cross_entropy`. For `[batch, classes]` against classes, it also makes
+    /// the same memory requests as PyTorch, those of `log_softmax` and `nll_loss`; [`Tensor::cross_entropy_with`] needs
+    /// one tensor of the logits' size fewer.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cross_entropy_with`].
+    /// The same errors as [`Tensor::cross_entropy_with`].
     pub fn cross_entropy(&self, target: impl AsRef<Tensor>) -> Result<Tensor> {
         let target = target.as_ref();
         if self.rank() == 2 && target.rank() == 1 {
@@ -64,8 +64,8 @@ impl Tensor {
     /// `torch.nn.functional.cross_entropy`.
     ///
     /// # Errors
-    /// Incompatible sizes or dtypes; a target that is neither a class nor `ignore_index`; label smoothing outside 0 to 1; out
-    /// of memory.
+    /// If the sizes or dtypes are incompatible, a target is neither a class nor `ignore_index`, the label smoothing is
+    /// outside 0 to 1, or memory runs out.
     pub fn cross_entropy_with(
         &self,
         target: impl AsRef<Tensor>,

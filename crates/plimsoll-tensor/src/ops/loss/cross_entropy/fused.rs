@@ -225,14 +225,14 @@ impl Operator for Rescale {
 
 impl Tensor {
     /// Cross entropy of the projection `self · weightᵀ + bias` (`[…, in]` by `[classes, in]`) against classes `int64 […]`;
-    /// returns a scalar. The logits are never materialized: those of some rows at a time are turned into these rows' part of
+    /// returns a scalar. The logits are never materialized: those of a few rows at a time are turned into these rows' part of
     /// the gradients, so memory does not grow with rows times classes. The weight may also be that of an embedding. Equals
     /// `linear` followed by [`Tensor::cross_entropy_with`]. Like `torch.nn.functional.linear_cross_entropy`.
     ///
     /// The gradients are computed in the forward pass; call it under `no_grad` if none is needed.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cross_entropy_with`]; `Reduction::None`; a second derivative.
+    /// The same errors as [`Tensor::cross_entropy_with`]; also for `Reduction::None`, and for a second derivative.
     pub fn linear_cross_entropy<'a>(
         &self,
         weight: impl AsRef<Tensor>,

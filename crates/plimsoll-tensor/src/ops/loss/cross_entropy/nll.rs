@@ -179,7 +179,7 @@ impl Tensor {
     /// any reduction. Like `torch.nn.functional.nll_loss`.
     ///
     /// # Errors
-    /// The errors of [`Tensor::cross_entropy_with`]; label smoothing, which this loss does not support.
+    /// The same errors as [`Tensor::cross_entropy_with`]; also for label smoothing, which this loss does not support.
     pub fn nll_loss_with(
         &self,
         target: impl AsRef<Tensor>,

@@ -173,8 +173,8 @@ impl Tensor {
     /// the running ones. Without running statistics, the batch's are always used. Like `torch.nn.functional.batch_norm`.
     ///
     /// # Errors
-    /// Incompatible sizes; a bias without a weight; a batch with one value per channel, which has no statistics; out of memory.
-    /// Evaluation without running statistics is not an error.
+    /// If the sizes are incompatible, there is a bias but no weight, a batch has one value per channel and therefore no
+    /// statistics, or memory runs out. Evaluation without running statistics is not an error.
     pub fn batch_norm<'a>(
         &self,
         running: Option<(&Tensor, &Tensor)>,
@@ -199,7 +199,7 @@ impl Tensor {
     /// [`Tensor::batch_norm`] followed by ReLU, without a tensor between the two.
     ///
     /// # Errors
-    /// The errors of [`Tensor::batch_norm`].
+    /// The same errors as [`Tensor::batch_norm`].
     pub fn batch_norm_relu<'a>(
         &self,
         running: Option<(&Tensor, &Tensor)>,
@@ -229,8 +229,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Tensor::batch_norm`]; a residual of another shape or dtype, or without ReLU; neither a
-    /// momentum nor a count of batches.
+    /// The same errors as [`Tensor::batch_norm`]; also if the residual has a different shape or dtype, or is passed
+    /// without ReLU, or if there is neither a momentum nor a count of batches.
     pub fn batch_norm_with(&self, args: BatchNormArgs<'_>) -> Result<Tensor> {
         let BatchNormArgs { running, weight, bias, residual, training, eps, .. } = args;
         let then = match (residual, args.relu) {

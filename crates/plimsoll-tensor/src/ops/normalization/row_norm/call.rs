@@ -34,7 +34,7 @@ impl Tensor {
     /// `bias`. `eps` is added to the variance. Like `torch.nn.functional.layer_norm`.
     ///
     /// # Errors
-    /// A bias without a weight; incompatible sizes; out of memory.
+    /// If there is a bias but no weight, the sizes are incompatible, or memory runs out.
     pub fn layer_norm<'a>(
         &self,
         weight: impl Into<Option<&'a Tensor>>,
@@ -50,7 +50,7 @@ impl Tensor {
     /// mean square. Like `torch.nn.functional.rms_norm`.
     ///
     /// # Errors
-    /// Incompatible sizes; out of memory.
+    /// If the sizes are incompatible, or memory runs out.
     pub fn rms_norm<'a>(&self, weight: impl Into<Option<&'a Tensor>>, eps: f64) -> Result<Tensor> {
         let weight = weight.into();
         let op = RowNorm { center: Center::Zero, sum: None, eps };
@@ -61,7 +61,7 @@ impl Tensor {
     /// backward.
     ///
     /// # Errors
-    /// Incompatible sizes; out of memory.
+    /// If the sizes are incompatible, or memory runs out.
     pub fn add_rms_norm<'a>(
         &self,
         residual: impl AsRef<Tensor>,
@@ -78,7 +78,7 @@ impl Tensor {
     /// backward.
     ///
     /// # Errors
-    /// A bias without a weight; incompatible sizes; out of memory.
+    /// If there is a bias but no weight, the sizes are incompatible, or memory runs out.
     pub fn add_layer_norm<'a>(
         &self,
         residual: impl AsRef<Tensor>,
