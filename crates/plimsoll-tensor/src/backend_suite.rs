@@ -24,8 +24,8 @@ use crate::tensor::Tensor;
 /// ```
 /// use plimsoll_tensor::suite::Case;
 /// use plimsoll_tensor::{Device, OPERATORS, check_backend};
-/// let gelu = OPERATORS.iter().filter(|(file, _)| *file == "gelu");
-/// let cases: Vec<Case> = gelu.flat_map(|(_, cases)| cases()).collect();
+/// let softmax = OPERATORS.iter().filter(|(file, _)| *file == "softmax");
+/// let cases: Vec<Case> = softmax.flat_map(|(_, cases)| cases()).collect();
 /// let found = check_backend(&cases, &Device::cpu_with(Default::default()));
 /// assert!(found.differ.is_empty(), "{:#?}", found.differ);
 /// ```

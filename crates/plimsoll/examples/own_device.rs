@@ -75,7 +75,7 @@ impl Driver for Segments {
 }
 
 /// The device.
-struct Own {
+pub struct Own {
     bus: Bus,
     memory: DeviceMemory,
     properties: DeviceProperties,
@@ -84,7 +84,8 @@ struct Own {
 }
 
 impl Own {
-    fn new(own: Arc<[AtomicU64; 2]>) -> Own {
+    /// A device that counts its operators.
+    pub fn new(own: Arc<[AtomicU64; 2]>) -> Own {
         let bus = Bus::default();
         // No address of a process is this high.
         let segments = Segments { bus: bus.clone(), next: 1 << 56 };

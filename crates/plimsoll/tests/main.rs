@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
+mod backend;
 mod bad_input;
 mod budget;
 mod captured_step;
