@@ -161,7 +161,7 @@ fn network(device: &Device) -> (Sequential, Tensor, Tensor) {
         for (salt, (_, parameter)) in model.named_parameters().iter().enumerate() {
             let values = start(parameter.numel() as u64, 20 + salt as u64);
             let values = Tensor::from_slice(&values, parameter.shape(), device).unwrap();
-            parameter.copy_(&values.div_scalar(4.0).unwrap()).unwrap();
+            parameter.copy_(values.div_scalar(4.0).unwrap()).unwrap();
         }
     });
     let x = Tensor::from_slice(&start(64 * 32, 40), &[64, 32], device).unwrap();

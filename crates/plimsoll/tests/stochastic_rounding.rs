@@ -134,7 +134,7 @@ fn training_that_stalls_in_bfloat16_follows_32_bits() {
 /// Every elementwise rule, also those with a kernel of their own on a GPU.
 #[test]
 fn the_bits_depend_on_the_seed_the_name_and_the_step() {
-    fn check<O: Algorithm>(options: O) {
+    fn check<O: Algorithm>(options: &O) {
         let run = |name: &str, seed: u64| {
             let device = device();
             let _owner = Span::of(Category::Parameter, label::intern(name));
@@ -150,11 +150,11 @@ fn the_bits_depend_on_the_seed_the_name_and_the_step() {
         assert_ne!(once, run("w", 2));
         assert_ne!(once, run("v", 1));
     }
-    check(AdamWOptions { lr: 2e-3, ..AdamWOptions::default() });
-    check(AdamWOptions { lr: 2e-3, amsgrad: true, ..AdamWOptions::default() });
-    check(AdamW8bitOptions { lr: 2e-3, min_8bit_size: 1, ..AdamW8bitOptions::default() });
-    check(SgdOptions { lr: 2e-3, momentum: 0.9, ..SgdOptions::default() });
-    check(RmsPropOptions { lr: 2e-4, momentum: 0.9, centered: true, ..RmsPropOptions::default() });
+    check(&AdamWOptions { lr: 2e-3, ..AdamWOptions::default() });
+    check(&AdamWOptions { lr: 2e-3, amsgrad: true, ..AdamWOptions::default() });
+    check(&AdamW8bitOptions { lr: 2e-3, min_8bit_size: 1, ..AdamW8bitOptions::default() });
+    check(&SgdOptions { lr: 2e-3, momentum: 0.9, ..SgdOptions::default() });
+    check(&RmsPropOptions { lr: 2e-4, momentum: 0.9, centered: true, ..RmsPropOptions::default() });
 }
 
 #[test]

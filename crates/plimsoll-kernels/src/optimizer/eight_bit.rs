@@ -53,7 +53,7 @@ impl QuantizationMap {
         // A number halfway between two values gets the even code, as in the search of bitsandbytes.
         let bounds = std::array::from_fn(|code| {
             let middle = (values[code] + values[code + 1]) * 0.5;
-            if code % 2 == 0 { middle } else { middle.next_down() }
+            if code.is_multiple_of(2) { middle } else { middle.next_down() }
         });
         QuantizationMap { values, bounds }
     }

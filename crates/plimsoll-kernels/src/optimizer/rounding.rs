@@ -21,7 +21,7 @@ impl Rounding {
     /// element `first` on, which must be a multiple of 64. A random word has the bits for two tensors.
     pub fn store(self, nth: usize, first: usize, values: &[f32], to: &mut [u8]) {
         let stream = RandomStream { seed: self.seed, stream: 2 * self.step + nth as u64 / 2 };
-        let shift = if nth % 2 == 0 { 0 } else { 16 };
+        let shift = if nth.is_multiple_of(2) { 0 } else { 16 };
         let to: &mut [u16] = bytemuck::cast_slice_mut(to);
         vectorize(
             #[inline(always)]
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn tensors_and_steps_have_their_own_bits() {
-        let half = vec![1.00390625; 4096];
+        let half = vec![1.0 + 1.0 / 256.0; 4096];
         let all: Vec<Vec<f32>> =
             (0..4).map(|nth| round(&half, nth, 1)).chain((2..4).map(|step| round(&half, 0, step))).collect();
         for (i, a) in all.iter().enumerate() {

@@ -7,7 +7,7 @@ INLINE void put(bf16* p, float x, u32 random) {
     p->bits = (u16)((is_finite ? bits + (random & 0xffffu) : bits) >> 16);
     if (size > 0x7f800000u) p->bits |= 0x40;
 }
-template <class T, class A> INLINE void put(T* p, A x, u32) { store(p, x); }
+template <class To, class From> INLINE void put(To* p, From x, u32) { store(p, x); }
 
 // The random bits of an element in one step, for the parameter (the 0th tensor) and its state. A word has bits for two tensors.
 struct Bits {
