@@ -177,6 +177,8 @@ fn bad_texts_and_options_have_clear_errors() {
     check(&["--data", folder.path()], 3, "Is a directory");
     check(&["--steps", "0"], 2, "--steps");
     check(&["--heads", "3"], 2, "--width 128 is not a multiple of --heads 3");
+    let sharded = ["--optimizer", "adamw8bit", "--parallel", "shard", "--ranks", "2"];
+    check(&sharded, 2, "--optimizer adamw8bit needs complete parameters on each rank");
     check(&["--prompt", "%"], 2, "--prompt: character 0 is '%'");
     check(&["--dtype", "int8"], 2, "[possible values: float32, bfloat16]");
     check(&["--temperature=-1"], 2, "a temperature must be from 0 to 100");
@@ -185,6 +187,27 @@ fn bad_texts_and_options_have_clear_errors() {
         4,
         "or a smaller --batch-size or --context, or --fit SIZE in place of a limit",
     );
+}
+
+#[test]
+fn moments_in_8_bits_train_as_well_in_less_memory_and_resume() {
+    // Matrices of 4,096 and more elements have moments in 8 bits.
+    let wide = ["--width", "32", "--steps", "200", "--lr", "0.01"];
+    let peak = |run: &Value| run["peak_allocated_bytes"].as_u64().expect("a peak");
+    let loss = |run: &Value| run["validation_losses"][1].as_f64().expect("a loss");
+    let (exact, in_8_bits) = (result(&wide), result(&[&wide[..], &["--optimizer", "adamw8bit"]].concat()));
+    assert!((loss(&in_8_bits) / loss(&exact) - 1.0).abs() < 0.03, "{}, {}", loss(&in_8_bits), loss(&exact));
+    assert!(peak(&in_8_bits) < peak(&exact), "{}, {}", peak(&in_8_bits), peak(&exact));
+    let folder = Folder::new("gpt-8-bits");
+    let run = |steps: &str, name: &str, how: &[&str]| {
+        let path = folder.file(name);
+        let args = [&["--width", "32", "--optimizer", "adamw8bit", "--steps", steps], how, &[&path]].concat();
+        result(&args);
+    };
+    run("8", "whole", &["--save"]);
+    run("5", "parts", &["--save"]);
+    run("8", "parts", &["--resume"]);
+    assert_eq!(weights(&folder, "whole"), weights(&folder, "parts"));
 }
 
 #[test]

@@ -144,12 +144,12 @@ pub use view::{In, Out};
 pub mod op {
     pub use crate::cpu::kernels::loss::Reduction;
     pub use crate::cpu::kernels::optim::{
-        AdafactorStep, AdagradStep, AdamStep, Decay, LionStep, LrAdjustment, MuonStep, RmsPropStep, Rule,
-        SgdStep,
+        AdafactorStep, AdagradStep, AdamStep, AdamW8bitStep, Decay, LionStep, LrAdjustment, MuonStep,
+        RmsPropStep, Rule, SgdStep,
     };
     pub use crate::ops::{
         CapturedUpdate, Slot, capture_update, captured_updates, clip_norm_, clip_value_, foreach_copy_,
-        optimizer_step, optimizer_step_rounded,
+        optimizer_step, optimizer_step_rounded, optimizer_step_stochastic,
     };
     pub use crate::random::{Distribution, RandomStream};
 }

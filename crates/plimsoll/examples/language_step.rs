@@ -9,6 +9,8 @@
 //! - `recompute=N`: the number of layers whose MLP recomputes its first products; or `peak=14.5e9`: the smallest number with which
 //!   training reserves at most this many bytes;
 //! - `budget=BYTES` or `budget=auto`: blocks are checkpointed so that they keep at most this many bytes, or as few as possible;
+//! - `optimizer=adamw8bit`: AdamW with its moments in 8 bits;
+//! - `rounding=SEED`: with `bf16-model`, stochastic rounding in place of the 32-bit copies;
 //! - `--traced`: the memory of a step is planned after the second one;
 //! - for a GPT-2, `vocabulary=N`: vocabulary size (default 50,257; many trainers use 50,304), `heads=N`: number of heads,
 //!   `layers=N`: number of layers;
@@ -32,7 +34,7 @@ use plimsoll::autocast::autocast;
 use plimsoll::checkpoint::Budget;
 use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
 use plimsoll::nn::{Module, Scope};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+use plimsoll::optim::{AdamW, AdamW8bit, AdamW8bitOptions, AdamWOptions, Algorithm, Optimizer, OptimizerOf};
 use plimsoll::parallel::{DdpOptions, DistributedDataParallel, FullyShardOptions, Shard, fully_shard};
 use plimsoll::{CapturedStep, DType, Device, ProcessGroup, Result, Tensor};
 use support::{Arguments, Failure, Trained};
@@ -69,10 +71,18 @@ fn batch(arguments: &Arguments) -> (usize, usize) {
     (size(2, 2), size(3, 64))
 }
 
+/// The optimizer, which rounds 16-bit parameters stochastically or keeps 32-bit copies of them.
+fn in_16_bits<O: Algorithm>(arguments: &Arguments, optimizer: OptimizerOf<O>) -> OptimizerOf<O> {
+    match arguments.option("rounding").and_then(|seed| seed.parse().ok()) {
+        Some(seed) => optimizer.with_stochastic_rounding(seed),
+        None => optimizer.with_master_weights(),
+    }
+}
+
 /// A model, its optimizer and one batch.
 struct Training<M> {
     model: M,
-    adam: AdamW,
+    adam: Box<dyn Optimizer>,
     tokens: Tensor,
     targets: Tensor,
     /// Whether the forward pass runs under autocast.
@@ -118,7 +128,17 @@ impl<M: Language> Training<M> {
             let ddp = DistributedDataParallel::new(&model, group, options)?;
             ranks = Some((group.clone(), Box::new(ddp)));
         }
-        let adam = AdamW::new(parameters, AdamWOptions { lr: 3e-4, ..AdamWOptions::default() });
+        let lr = 3e-4;
+        let adam: Box<dyn Optimizer> = match arguments.option("optimizer") {
+            Some("adamw8bit") => {
+                let options = AdamW8bitOptions { lr, ..AdamW8bitOptions::default() };
+                Box::new(in_16_bits(arguments, AdamW8bit::new(parameters, options)))
+            }
+            _ => {
+                let options = AdamWOptions { lr, ..AdamWOptions::default() };
+                Box::new(in_16_bits(arguments, AdamW::new(parameters, options)))
+            }
+        };
         let draw = |seed: i64| {
             let token = |i: i64| (i * 7919 + seed * 104_729) * 31 % 65_537 % vocabulary as i64;
             let all: Vec<i64> = (0..(count * length) as i64).map(token).collect();
@@ -128,7 +148,7 @@ impl<M: Language> Training<M> {
         let (tokens, targets) = (draw(2 * rank + 1)?, draw(2 * rank + 2)?);
         let short = arguments.get(4, "f32") == "bf16";
         let drops = arguments.traced;
-        Ok(Training { model, adam: adam.with_master_weights(), tokens, targets, short, drops, ranks })
+        Ok(Training { model, adam, tokens, targets, short, drops, ranks })
     }
 }
 
@@ -153,8 +173,8 @@ impl<M: Language> Trained for Training<M> {
         // Done before the step, so that no gradients exist during the forward pass; a captured step makes its own.
         adam.zero_grad();
         let outputs = match captured {
-            Some(captured) => captured.run(&[&*tokens, &*targets], &mut [&mut *adam], step)?,
-            None => step(&[tokens.clone(), targets.clone()], &mut [&mut *adam])?,
+            Some(captured) => captured.run(&[&*tokens, &*targets], &mut [&mut **adam], step)?,
+            None => step(&[tokens.clone(), targets.clone()], &mut [&mut **adam])?,
         };
         if *drops {
             adam.zero_grad();

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
+mod adamw_8bit;
 mod backend;
 mod bad_input;
 mod budget;
@@ -36,6 +37,7 @@ mod scripts;
 mod serialize;
 mod sharded;
 mod snapshot;
+mod stochastic_rounding;
 mod techniques;
 mod tensor_parallel;
 #[cfg(feature = "tokenizers")]

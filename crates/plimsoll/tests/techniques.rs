@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use plimsoll::checkpoint::{Step, checkpoint_sequential};
 use plimsoll::nn::{Linear, Module, Scope, Sequential};
 use plimsoll::optim::{
-    AdagradOptions, AdamOptions, AdamWOptions, Algorithm, Optimizer, OptimizerOf, RmsPropOptions, SgdOptions,
-    clip_grad_norm_, step_in_backward,
+    AdagradOptions, AdamOptions, AdamW8bitOptions, AdamWOptions, Algorithm, Optimizer, OptimizerOf,
+    RmsPropOptions, SgdOptions, clip_grad_norm_, step_in_backward,
 };
 use plimsoll::save_on_cpu::{HostMemory, save_on_cpu};
 use plimsoll::{DType, Device, Result, SimConfig, Tensor, autocast, inference_mode, no_grad};
@@ -211,5 +211,12 @@ fn every_technique_saves_what_it_is_for() {
     assert!(saved("plain", "accumulate and clip") >= 9 * activation, "a quarter of each activation");
     assert!(saved("small batch", "step in backward") >= weights * 3 / 4, "one layer's gradients at a time");
     assert!(saved("plain", "inference_mode, streamed to the host") >= 12 * activation, "nothing is saved");
+    let (matrices, blocks) = ((DEPTH * WIDTH * WIDTH) as u64, (DEPTH * WIDTH * WIDTH / 256) as u64);
+    let in_8_bits = trained(AdamW8bitOptions::default(), small);
+    assert_eq!(
+        peaks["adamw"] - in_8_bits,
+        6 * matrices - 8 * blocks,
+        "two bytes for each element of a matrix"
+    );
     assert!(peaks["adam amsgrad, fused"] >= peaks["adamw"] + weights, "a third buffer");
 }

@@ -1,8 +1,10 @@
-//! `--optimizer`: the optimizers of a classifier.
+//! `--optimizer`: the optimizers of a classifier, and those of a language model.
 
 use clap::ValueEnum;
 use plimsoll::Tensor;
-use plimsoll::optim::{self, Adam, AdamOptions, Sgd, SgdOptions};
+use plimsoll::optim::{
+    self, Adam, AdamOptions, AdamW, AdamW8bit, AdamW8bitOptions, AdamWOptions, Sgd, SgdOptions,
+};
 
 /// The optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,6 +39,37 @@ impl Optimizer {
                 Box::new(Sgd::new(parameters, SgdOptions { lr, momentum: 0.9, ..SgdOptions::default() }))
             }
             Optimizer::Adam => Box::new(Adam::new(parameters, AdamOptions { lr, ..AdamOptions::default() })),
+        }
+    }
+}
+
+/// The optimizer of a language model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LanguageOptimizer {
+    /// AdamW
+    Adamw,
+    /// AdamW with its moments in 8 bits, as in bitsandbytes: 2 bytes of state for each weight of a large matrix instead of 8
+    Adamw8bit,
+}
+
+impl LanguageOptimizer {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            LanguageOptimizer::Adamw => "adamw",
+            LanguageOptimizer::Adamw8bit => "adamw8bit",
+        }
+    }
+
+    /// An optimizer of these parameters.
+    pub(crate) fn build(self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn optim::Optimizer> {
+        match self {
+            LanguageOptimizer::Adamw => {
+                Box::new(AdamW::new(parameters, AdamWOptions { lr, ..AdamWOptions::default() }))
+            }
+            LanguageOptimizer::Adamw8bit => {
+                Box::new(AdamW8bit::new(parameters, AdamW8bitOptions { lr, ..AdamW8bitOptions::default() }))
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use super::saves::SaveArgs;
 use super::task::Task;
 use super::techniques::{self, Techniques};
 use crate::bytes;
+use crate::exit::{Exit, Failure};
 
 #[derive(Args)]
 pub(crate) struct Settings {
@@ -77,6 +78,20 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Checks that each rank has complete parameters, as an option needs.
+    ///
+    /// # Errors
+    /// Ranks share parameters, or `--plan` tries ways in which they do.
+    pub(super) fn wants_whole_parameters(&self, option: &str) -> Result<(), Failure> {
+        if self.parallel.shard() == Shard::Nothing && self.parallel.tensor() == 1 && self.plan.is_none() {
+            return Ok(());
+        }
+        let message = format!(
+            "{option} needs complete parameters on each rank: it does not work with --parallel shard, tp=N or --plan; use ddp"
+        );
+        Err(Failure::new(Exit::Usage, message))
+    }
+
     /// A job with these settings.
     pub(super) fn job(&self, task: Box<dyn Task>, length: Length, batch_size: usize, lr: f64) -> Job {
         let workers = usize::from(self.workers);

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::super::convert::{Compute, RUN};
 use super::super::parallel::{PIECE, for_each_pieces};
+use super::rounding::Rounding;
 use super::step::Rule;
 use crate::dtype::DType;
 
@@ -14,12 +15,14 @@ pub type Changed<'a> = (&'a mut [u8], DType);
 /// The maximum number of tensors that change for one parameter: the parameter and three tensors of state.
 const MOST: usize = 4;
 
-/// [`Rule::run`] for one parameter and its state, in any floating-point types of up to 32 bits.
+/// [`Rule::run`] for one parameter and its state, in any floating-point types of up to 32 bits. With `rounding`, those in
+/// `bfloat16` are rounded stochastically.
 pub fn step_any(
     rule: &Rule,
     step: u64,
     changed: SmallVec<[Changed<'_>; MOST]>,
     (grad, grad_dtype): (&[u8], DType),
+    rounding: Option<Rounding>,
 ) {
     let dtypes: SmallVec<[DType; MOST]> = changed.iter().map(|(_, dtype)| *dtype).collect();
     let sizes: SmallVec<[usize; MOST]> = dtypes.iter().map(|dtype| dtype.size()).collect();
@@ -38,7 +41,11 @@ pub fn step_any(
             let Some(param) = all.next() else { return };
             rule.run::<f32>(step, (param, &of_grad[..n]), all.collect());
             for (i, (piece, values)) in pieces.iter_mut().zip(&values).enumerate() {
-                f32::store(dtypes[i])(&values[..n], &mut piece[at * sizes[i]..][..n * sizes[i]]);
+                let to = &mut piece[at * sizes[i]..][..n * sizes[i]];
+                match rounding.filter(|_| dtypes[i] == DType::BF16) {
+                    Some(rounding) => rounding.store(i, first + at, &values[..n], to),
+                    None => f32::store(dtypes[i])(&values[..n], to),
+                }
             }
         }
     };

@@ -2,15 +2,17 @@
 //!
 //! One pass over parameter, gradient and state, without temporaries. The gradient is only read: weight decay is added on
 //! the fly. This file has SGD, Adam and AdamW, and [`Rule`], which is any of the rules. `averages.rs` has those that
-//! divide by running averages, `adafactor.rs` and `muon.rs` those that use the complete matrix, `clip.rs` the norm of all
-//! gradients, and `short.rs` steps of 16-bit types.
+//! divide by running averages, `adafactor.rs` and `muon.rs` those that use the complete matrix, `adamw_8bit.rs` AdamW with
+//! moments in 8 bits, `clip.rs` the norm of all gradients, and `short.rs` steps of 16-bit types.
 
 use super::adafactor::AdafactorStep;
+use super::adamw_8bit::AdamW8bitStep;
 use super::averages::{AdagradStep, LionStep, RmsPropStep};
 use super::direction::sign;
 use super::muon::MuonStep;
 use smallvec::SmallVec;
 
+use crate::dtype::DType;
 use crate::number::Float;
 use crate::parallel::{PIECE, for_each_piece, for_each_piece2, for_each_piece3, for_each_pieces};
 use crate::simd::vectorize;
@@ -200,6 +202,8 @@ pub enum Rule {
     Sgd(SgdStep),
     /// `torch.optim.Adam` and `AdamW`; the state is both moments, with `amsgrad` also the largest second moment so far.
     Adam(AdamStep),
+    /// `bitsandbytes.optim.AdamW8bit`; the state is both moments, and for moments in 8 bits the largest size in each block of both.
+    AdamW8bit(AdamW8bitStep),
     /// `torch.optim.RMSprop`; the state is the mean square, then the momentum buffer and the mean, if they are used.
     RmsProp(RmsPropStep),
     /// `torch.optim.Adagrad`; the state is the sum of squares.
@@ -219,6 +223,7 @@ impl Rule {
             Rule::Sgd(_) => "sgd",
             Rule::Adam(AdamStep { decay: Decay::InGradient, .. }) => "adam",
             Rule::Adam(AdamStep { decay: Decay::Decoupled, .. }) => "adamw",
+            Rule::AdamW8bit(_) => "adamw8bit",
             Rule::RmsProp(_) => "rmsprop",
             Rule::Adagrad(_) => "adagrad",
             Rule::Adafactor(_) => "adafactor",
@@ -233,9 +238,20 @@ impl Rule {
         match self {
             Rule::Sgd(step) => like(usize::from(step.momentum != 0.0)),
             Rule::Adam(step) => like(2 + usize::from(step.amsgrad)),
+            Rule::AdamW8bit(step) => step.state_shapes(shape),
             Rule::RmsProp(step) => like(1 + usize::from(step.momentum > 0.0) + usize::from(step.centered)),
             Rule::Adagrad(_) | Rule::Lion(_) | Rule::Muon(_) => like(1),
             Rule::Adafactor(_) => super::adafactor::state_shapes(shape),
+        }
+    }
+
+    /// The type of a tensor of the state of a parameter of this shape; `None` for any floating-point type.
+    pub fn state_dtype(&self, nth: usize, shape: &[usize]) -> Option<DType> {
+        match self {
+            Rule::AdamW8bit(step) => {
+                Some(if nth < 2 && step.is_8bit(shape) { DType::U8 } else { DType::F32 })
+            }
+            _ => None,
         }
     }
 
@@ -254,7 +270,7 @@ impl Rule {
         }
     }
 
-    /// Runs step number `step` of one parameter, counted from 1. [`Rule::state_shapes`] describes the state.
+    /// Runs step number `step` of one parameter, counted from 1. [`Rule::state_shapes`] describes the state, which is not in 8 bits.
     pub fn run<T: Float>(&self, step: u64, (param, grad): (&mut [T], &[T]), state: SmallVec<[&mut [T]; 3]>) {
         let mut state = state.into_iter();
         let mut next = || state.next().unwrap_or_else(|| unreachable!("inferred"));
@@ -268,6 +284,9 @@ impl Rule {
                 let (mean, square) = (next(), next());
                 let largest = options.amsgrad.then(&mut next);
                 adam_step(&AdamStep { step, ..*options }, param, grad, mean, square, largest);
+            }
+            Rule::AdamW8bit(options) => {
+                super::adamw_8bit::small_step(options, step, (param, grad), next(), next());
             }
             Rule::RmsProp(options) => {
                 let square = next();
@@ -300,6 +319,11 @@ impl Rule {
             Rule::Muon(options) => super::muon::muon_step(options, shape, (param, grad), next(), scratch),
             _ => unreachable!("rules of one element"),
         }
+    }
+
+    /// Whether the rule reads elements in row-major order, so that a parameter in another order is copied for it.
+    pub fn is_ordered(&self) -> bool {
+        self.is_whole() || matches!(self, Rule::AdamW8bit(_))
     }
 
     /// Whether the rule uses the complete matrix.

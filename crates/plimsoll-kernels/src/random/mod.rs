@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `draw` | filling memory with random numbers |
-//! | `philox` | the random bits of dropout |
+//! | `philox` | the random bits of dropout and of stochastic rounding |
 //! | `multinomial` | weighted sampling |
 
 pub(crate) mod draw;

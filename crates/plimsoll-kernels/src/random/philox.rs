@@ -1,4 +1,4 @@
-//! The random bits of dropout. They are computed from the position of an element, so that only a seed is stored.
+//! The random bits of dropout and of stochastic rounding. They are computed from the position of an element, so that only a seed is stored.
 //!
 //! Philox 4x32-10 (Salmon and others, 2011), the generator of PyTorch on GPUs: a counter goes in, four words come out.
 //! The forward and the backward pass use the same positions and get the same bits, on every machine and in any order.
@@ -36,13 +36,7 @@ impl Dropout {
     /// The factors of a group of elements, which begins at `group * GROUP`.
     #[inline(always)]
     pub fn factors(&self, group: u64) -> [f32; GROUP] {
-        let mut factors = [0.0; GROUP];
-        for (lane, words) in words(self.stream, group).into_iter().enumerate() {
-            for (i, word) in words.into_iter().enumerate() {
-                factors[lane * LANES + i] = if word >= self.threshold { self.factor } else { 0.0 };
-            }
-        }
-        factors
+        words_of_group(self.stream, group).map(|word| if word >= self.threshold { self.factor } else { 0.0 })
     }
 
     /// Writes the elements of `x`, which begin at element `group * GROUP`, times their factors.
@@ -68,6 +62,16 @@ impl Dropout {
             values.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
         }
     }
+}
+
+/// The random words of a group of elements, which begins at `group * GROUP`.
+#[inline(always)]
+pub fn words_of_group(stream: RandomStream, group: u64) -> [u32; GROUP] {
+    let mut all = [0; GROUP];
+    for (lane, words) in words(stream, group).into_iter().enumerate() {
+        all[lane * LANES..][..LANES].copy_from_slice(&words);
+    }
+    all
 }
 
 /// The four words of each of sixteen adjacent counters.

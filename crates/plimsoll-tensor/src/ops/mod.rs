@@ -85,7 +85,7 @@ pub(crate) use optimizer::captured_step::{CapturedStep, take as take_captured_st
 pub use optimizer::captured_step::{CapturedUpdate, capture_update, captured_updates};
 pub use optimizer::clip::{clip_norm_, clip_value_};
 pub use optimizer::foreach_copy::foreach_copy_;
-pub use optimizer::step::{Slot, optimizer_step, optimizer_step_rounded};
+pub use optimizer::step::{Slot, optimizer_step, optimizer_step_rounded, optimizer_step_stochastic};
 pub use optimizer::unscale::unscale_;
 pub use recurrent::{Cell, RecurrentLayer, RecurrentState};
 pub use reduce::order_statistics::Interpolation;

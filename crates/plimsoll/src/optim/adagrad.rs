@@ -71,7 +71,7 @@ impl Algorithm for AdagradOptions {
 
     fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
         let start = Some(self.initial_accumulator_value);
-        vec![StateTensor { name: "sum", shape: shape.to_vec(), start }]
+        vec![StateTensor { start, ..StateTensor::zeros("sum", shape) }]
     }
 
     fn rule(&self) -> Option<Rule> {

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use plimsoll_tensor::op::Rule;
-use plimsoll_tensor::{Error, Result, Tensor};
+use plimsoll_tensor::{DType, Error, Result, Tensor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -98,6 +98,13 @@ pub trait Algorithm: Clone + Debug + Default + Send + Sync + Serialize + Deseria
 
     /// The state tensors of a parameter of this shape, in the order in which the rule takes them.
     fn state(&self, shape: &[usize]) -> Vec<StateTensor>;
+
+    /// Tensors that state dicts of a parameter of this shape have, by PyTorch's name, and that never change. The optimizer does not
+    /// store them. A state dict with other values is rejected.
+    fn constants(&self, shape: &[usize]) -> Vec<(&'static str, &'static [f32])> {
+        let _ = shape;
+        Vec::new()
+    }
 
     /// The rule by which a step changes all parameters, if there is a kernel for it. Otherwise [`Algorithm::update`] is called for
     /// each parameter.
@@ -213,12 +220,14 @@ pub struct StateTensor {
     pub shape: Vec<usize>,
     /// Its initial value; `None` if the first step overwrites it.
     pub start: Option<f64>,
+    /// Its type, with its elements in row-major order; `None` for the parameter's type (32 bits with master weights) and order.
+    pub dtype: Option<DType>,
 }
 
 impl StateTensor {
     /// A state tensor that is initially zero.
     pub fn zeros(name: &'static str, shape: &[usize]) -> StateTensor {
-        StateTensor { name, shape: shape.to_vec(), start: Some(0.0) }
+        StateTensor { name, shape: shape.to_vec(), start: Some(0.0), dtype: None }
     }
 }
 

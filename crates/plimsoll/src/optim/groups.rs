@@ -16,6 +16,8 @@ pub struct ParamGroup<O> {
     pub(super) states: Vec<State>,
     /// Whether 16-bit parameters have 32-bit master copies.
     pub(super) master_weights: bool,
+    /// The seed with which 16-bit parameters are rounded stochastically.
+    pub(super) rounding_seed: Option<u64>,
     pub(super) initial_lr: Option<f64>,
     /// What the updates of an algorithm without a kernel read.
     pub(super) numbers: Numbers,
@@ -29,9 +31,14 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The number of the next step. If PyTorch counts no steps for the algorithm, the step that creates the state is the first.
-    pub(super) fn next_step<O: Algorithm>(&self, is_new: bool) -> u64 {
-        if O::COUNTS_STEPS { self.steps + 1 } else { 1 + u64::from(!is_new) }
+    /// The number of the next step. If PyTorch counts no steps for the algorithm, the step that creates the state is the first, and
+    /// all others are the second, unless they need random bits of their own.
+    pub(super) fn next_step<O: Algorithm>(&self, is_new: bool, is_random: bool) -> u64 {
+        match (O::COUNTS_STEPS, is_new) {
+            (true, _) => self.steps + 1,
+            (false, true) => 1,
+            (false, false) => 2 + if is_random { self.steps } else { 0 },
+        }
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&Tensor> {
@@ -53,20 +60,26 @@ impl<O: Algorithm> ParamGroup<O> {
             parameters,
             states,
             master_weights: false,
+            rounding_seed: None,
             initial_lr: None,
             numbers: Numbers::default(),
         }
     }
 
-    /// The state tensors that a parameter needs, and their type.
+    /// The state tensors that a parameter needs, and the type of those that have none of their own.
     pub(super) fn wanted(&self, parameter: &Tensor) -> (Vec<StateTensor>, DType) {
         let mut wanted = self.options.state(parameter.shape());
         let short = matches!(parameter.dtype(), DType::F16 | DType::BF16);
         if !self.master_weights || !short {
             return (wanted, parameter.dtype());
         }
-        wanted.push(StateTensor { name: MASTER, shape: parameter.shape().to_vec(), start: None });
+        wanted.push(StateTensor { start: None, ..StateTensor::zeros(MASTER, parameter.shape()) });
         (wanted, DType::F32)
+    }
+
+    /// The number of a parameter's next step in a replayed graph.
+    pub(super) fn next_replayed(&self, at: usize) -> u64 {
+        self.states[at].next_step::<O>(false, self.rounding_seed.is_some())
     }
 
     /// The parameters of the group.
@@ -110,7 +123,7 @@ impl<O: Algorithm> ParamGroup<O> {
             let master = wanted.iter().find(is_master).and_then(|wanted| find(wanted.name));
             let kept = wanted.iter().filter(|wanted| !is_master(wanted));
             let state_tensors = kept.filter_map(|wanted| find(wanted.name)).collect();
-            let step = state.next_step::<O>(is_new);
+            let step = state.next_step::<O>(is_new, self.rounding_seed.is_some());
             work.push(ParameterStep { at, grad, state: state_tensors, master, step });
         }
         // The state of a parameter is stored after its step, because the next step must not find state that a failed one did not
@@ -150,6 +163,10 @@ impl<O: Algorithm> ParamGroup<O> {
             let rounded: Vec<&Tensor> = masters.iter().map(|work| &self.parameters[work.at]).collect();
             let slots: Vec<Slot<'_>> = masters.iter().map(|work| work.slot(&self.parameters)).collect();
             optimizer_step_rounded(rule, &slots, &rounded)?;
+            if let Some(seed) = self.rounding_seed {
+                self.step_randomly(rule, seed, &direct)?;
+                continue;
+            }
             // Rules that work on a complete matrix compute in 32 bits: 16-bit types are converted for them, one parameter at a
             // time.
             let converted = |slot: &Slot<'_>| {
@@ -183,6 +200,9 @@ impl StateMemory {
         let label = label::intern(&format!("{} {}", parameter.label(), wanted.name));
         let _owner = Span::of(Category::OptimizerState, label);
         let tensor = match wanted.shape == parameter.shape() {
+            _ if wanted.dtype.is_some() => {
+                Tensor::empty(&wanted.shape, wanted.dtype.unwrap_or(dtype), parameter.device())?
+            }
             true if parameter.is_shard() => self.in_unit(parameter, wanted, dtype)?,
             true => parameter.empty_like_of(dtype)?,
             false => Tensor::empty(&wanted.shape, dtype, parameter.device())?,

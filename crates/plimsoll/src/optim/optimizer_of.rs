@@ -67,6 +67,38 @@ impl<O: Algorithm> OptimizerOf<O> {
         self
     }
 
+    /// Returns the optimizer with stochastic rounding of `bfloat16` parameters, and of their state in that type: up or down at
+    /// random, so that the mean of many roundings is the value itself. Updates below half a unit of a parameter, which rounding to
+    /// nearest loses, then arrive on average, without the 4 bytes for each element of [`OptimizerOf::with_master_weights`]. Other
+    /// parameters are stepped as usual.
+    ///
+    /// The random bits follow from `seed`, the parameter's name, the number of the step and the position of the element: they are the
+    /// same on every device, on all replicas, in captured steps and, if the state counts steps (not SGD's or Lion's), after loading it.
+    ///
+    /// ```
+    /// use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
+    /// use plimsoll::{DType, Device, Tensor};
+    /// let ones = Tensor::ones(&[4096], &Device::cpu())?.to_dtype(DType::BF16)?;
+    /// let w = ones.copy()?.requires_grad_(true)?;
+    /// let mut sgd = Sgd::new(vec![w.clone()], SgdOptions { lr: 1e-3, ..SgdOptions::default() }).with_stochastic_rounding(7);
+    /// for _ in 0..10 {
+    ///     w.set_grad(Some(ones.clone()))?;
+    ///     sgd.step()?;
+    /// }
+    /// // A step of 0.001 alone would be rounded away: 1 is followed by 0.996.
+    /// let mean = w.to_dtype(DType::F32)?.mean()?.item::<f32>()?;
+    /// assert!((mean - 0.99).abs() < 3e-4);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    ///
+    /// A step is refused for `float16` parameters, with master weights, and for optimizers without an elementwise kernel (Muon,
+    /// Adafactor, and those made of operations on tensors). Of sharded parameters, the bits depend on the number of ranks.
+    #[must_use]
+    pub fn with_stochastic_rounding(mut self, seed: u64) -> OptimizerOf<O> {
+        self.param_groups.iter_mut().for_each(|group| group.rounding_seed = Some(seed));
+        self
+    }
+
     /// Adds a group of parameters with its own options. Like `Optimizer.add_param_group`.
     ///
     /// # Errors
@@ -78,7 +110,9 @@ impl<O: Algorithm> OptimizerOf<O> {
             return Err(Error::Argument { op: O::NAME, message });
         }
         let master_weights = self.param_groups.iter().any(|group| group.master_weights);
-        self.param_groups.push(ParamGroup { master_weights, ..ParamGroup::new(parameters, options) });
+        let rounding_seed = self.param_groups.iter().find_map(|group| group.rounding_seed);
+        let group = ParamGroup { master_weights, rounding_seed, ..ParamGroup::new(parameters, options) };
+        self.param_groups.push(group);
         Ok(())
     }
 }
@@ -113,6 +147,7 @@ impl<O: Algorithm> Optimizer for OptimizerOf<O> {
         self.check_parameters()?;
         for group in &self.param_groups {
             group.options.check()?;
+            group.check_rounding()?;
             let is_whole = O::WHOLE || group.options.rule().is_some_and(|rule| rule.is_whole());
             if is_whole {
                 check_whole(O::NAME, group.parameters.iter())?;

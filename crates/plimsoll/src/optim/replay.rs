@@ -13,7 +13,7 @@ pub(super) fn replay<O: Algorithm>(groups: &mut [ParamGroup<O>], graph: &mut Gra
     let mut own = 0;
     for group in groups.iter_mut().filter(|group| group.options.rule().is_none()) {
         group.options.check()?;
-        let next = |at: usize| group.states[at].next_step::<O>(false);
+        let next = |at: usize| group.states[at].next_step::<O>(false, false);
         let stepped = group.numbers.replay(&group.options, &group.parameters, graph, next)?;
         own += usize::from(stepped.is_some());
         stepped.into_iter().flatten().for_each(|at| group.states[at].steps += 1);
@@ -30,7 +30,7 @@ pub(super) fn replay<O: Algorithm>(groups: &mut [ParamGroup<O>], graph: &mut Gra
         let found: Option<Vec<(usize, usize)>> = graph.step_parameters(step).iter().map(place).collect();
         let Some(found) = found else { continue };
         let Some(&(group, _)) = found.first() else { continue };
-        let next = |&(group, at): &(usize, usize)| groups[group].states[at].next_step::<O>(false);
+        let next = |&(group, at): &(usize, usize)| groups[group].next_replayed(at);
         let numbers: Vec<u64> = found.iter().map(next).collect();
         let Some(rule) = groups[group].options.rule() else { continue };
         graph.set_step(step, &rule, &numbers)?;

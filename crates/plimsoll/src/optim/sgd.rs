@@ -69,7 +69,7 @@ impl Algorithm for SgdOptions {
     scheduled!(lr, momentum);
 
     fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
-        let buffer = StateTensor { name: "momentum_buffer", shape: shape.to_vec(), start: None };
+        let buffer = StateTensor { start: None, ..StateTensor::zeros("momentum_buffer", shape) };
         if self.momentum == 0.0 { Vec::new() } else { vec![buffer] }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_tensor::{DType, Error, Result, Tensor};
+use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
 use serde_json::{Map, Value};
 
 use super::algorithm::{Algorithm, StateTensor};
@@ -51,15 +51,17 @@ pub struct GroupState {
 }
 
 pub(super) fn save<O: Algorithm>(groups: &[ParamGroup<O>]) -> OptimizerState {
-    let mut saved = OptimizerState::default();
+    let (mut saved, mut known) = (OptimizerState::default(), Constants::default());
     let mut number = 0;
     for group in groups {
         let first = number;
-        for state in &group.states {
+        for (parameter, state) in group.parameters.iter().zip(&group.states) {
             if state.steps > 0 || !state.tensors.is_empty() {
                 let step = O::COUNTS_STEPS.then_some(state.steps);
-                let tensors: BTreeMap<_, _> =
+                let mut tensors: BTreeMap<_, _> =
                     state.tensors.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.clone())).collect();
+                let constants = group.options.constants(parameter.shape()).into_iter();
+                tensors.extend(constants.filter_map(|(name, values)| known.tensor(name, values)));
                 if step.is_some() || !tensors.is_empty() {
                     saved.state.insert(number, ParamState { step, tensors });
                 }
@@ -73,6 +75,31 @@ pub(super) fn save<O: Algorithm>(groups: &[ParamGroup<O>]) -> OptimizerState {
         saved.param_groups.push(GroupState { options, params: (first..number).collect() });
     }
     saved
+}
+
+/// The tensors of [`Algorithm::constants`] on the host. All parameters share them.
+#[derive(Default)]
+struct Constants(BTreeMap<&'static str, Tensor>);
+
+impl Constants {
+    fn tensor(&mut self, name: &'static str, values: &[f32]) -> Option<(String, Tensor)> {
+        if !self.0.contains_key(name) {
+            // Allocating a kilobyte on the host does not fail.
+            let tensor = Tensor::from_slice(values, &[values.len()], &Device::cpu()).ok()?;
+            self.0.insert(name, tensor);
+        }
+        Some((name.to_owned(), self.0.get(name)?.clone()))
+    }
+}
+
+/// Whether a saved tensor has these values, except for rounding.
+fn has_values(tensor: &Tensor, values: &[f32]) -> Result<bool> {
+    if !tensor.device().has_values() {
+        return Ok(true);
+    }
+    let saved = tensor.to_dtype(DType::F32)?.to_vec::<f32>()?;
+    let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-6 * b.abs();
+    Ok(saved.len() == values.len() && saved.iter().zip(values).all(is_close))
 }
 
 fn options_of<O: Algorithm>(options: &O) -> Map<String, Value> {
@@ -114,14 +141,24 @@ fn copied<O: Algorithm>(
     number: usize,
     parameter: &Tensor,
     (wanted, dtype): (Vec<StateTensor>, DType),
+    constants: &[(&'static str, &'static [f32])],
     saved: &ParamState,
     memory: &mut StateMemory,
 ) -> Result<State> {
     let mut state = State { steps: saved.step.unwrap_or(1), tensors: Vec::new() };
     let names = || wanted.iter().map(|wanted| wanted.name).collect::<Vec<_>>().join(", ");
-    if let Some(name) =
-        saved.tensors.keys().find(|name| wanted.iter().all(|wanted| wanted.name != name.as_str()))
-    {
+    for (name, values) in constants {
+        let of_saved = saved.tensors.get(*name);
+        if !of_saved.map_or(Ok(true), |tensor| has_values(tensor, values))? {
+            let message =
+                format!("`{name}` of parameter {number} has other values than here, where they are fixed");
+            return Err(wrong::<O>(&message));
+        }
+    }
+    let is_known = |name: &str| {
+        wanted.iter().any(|wanted| wanted.name == name) || constants.iter().any(|(known, _)| *known == name)
+    };
+    if let Some(name) = saved.tensors.keys().find(|name| !is_known(name)) {
         return Err(wrong::<O>(&format!(
             "parameter {number} has `{name}`; this optimizer keeps {}",
             names()
@@ -136,6 +173,10 @@ fn copied<O: Algorithm>(
             let message =
                 format!("`{}` of parameter {number} has shape {found:?}, not {expected:?}", wanted.name);
             return Err(wrong::<O>(&message));
+        }
+        if let Some(dtype) = wanted.dtype.filter(|&dtype| dtype != tensor.dtype()) {
+            let (name, found) = (wanted.name, tensor.dtype());
+            return Err(wrong::<O>(&format!("`{name}` of parameter {number} has type {found}, not {dtype}")));
         }
         let own = memory.allocate(parameter, &StateTensor { start: None, ..wanted.clone() }, dtype)?;
         own.copy_(&tensor.to_device(parameter.device())?)?;
@@ -167,7 +208,9 @@ pub(super) fn load<O: Algorithm>(groups: &mut [ParamGroup<O>], saved: &Optimizer
         };
         let states = group.parameters.iter().zip(&saved_group.params).map(|(parameter, number)| {
             let state = saved.state.get(number);
-            let copy = |state| copied::<O>(*number, parameter, kept.wanted(parameter), state, &mut memory);
+            let constants = kept.options.constants(parameter.shape());
+            let wanted = kept.wanted(parameter);
+            let copy = |state| copied::<O>(*number, parameter, wanted, &constants, state, &mut memory);
             state.map_or(Ok(State::default()), copy)
         });
         let states = states.collect::<Result<Vec<State>>>()?;

@@ -11,14 +11,14 @@ use clap::{Args, ValueEnum};
 use plimsoll::data::{DataError, DataLoader, Dataset, RandomSampler, Subset, Text, TextError, TextSplit};
 use plimsoll::models::Gpt2Config;
 use plimsoll::nn::Scope;
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+use plimsoll::optim::Optimizer;
 use plimsoll::{Result, Tensor};
 use serde_json::{Map, Value, json};
 
 use self::model::LanguageModel;
 use self::sample::Sampling;
 use super::job::{Job, Length};
-use super::optimizer::learning_rate;
+use super::optimizer::{LanguageOptimizer, learning_rate};
 use super::settings::Settings;
 use super::task::{CHECKSUM_START, Identity, Metric, Network, Task, Unit, checksum};
 use crate::exit::{Exit, Failure};
@@ -70,7 +70,10 @@ pub(crate) struct GptArgs {
     /// Sequences per step, in total over all ranks
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) batch_size: u32,
-    /// AdamW's learning rate at the end of its 100 warmup steps; it then decays in proportion to 1/sqrt(step)
+    /// The optimizer
+    #[arg(long, value_enum, default_value_t = LanguageOptimizer::Adamw)]
+    optimizer: LanguageOptimizer,
+    /// The learning rate at the end of its 100 warmup steps; it then decays in proportion to 1/sqrt(step)
     #[arg(long, value_name = "RATE", default_value_t = 3e-3, value_parser = learning_rate)]
     lr: f64,
     /// Characters to generate at the end; 0 generates none
@@ -113,6 +116,7 @@ fn temperature(text: &str) -> std::result::Result<f64, String> {
 struct Gpt {
     name: String,
     symbols: Symbols,
+    optimizer: LanguageOptimizer,
     text: Text,
     parts: TextSplit,
     config: Gpt2Config,
@@ -142,6 +146,9 @@ impl GptArgs {
             let message = format!("--width {width} is not a multiple of --heads {heads}: change one of them");
             return Err(Failure::new(Exit::Usage, message));
         }
+        if self.optimizer == LanguageOptimizer::Adamw8bit {
+            self.settings.wants_whole_parameters("--optimizer adamw8bit")?;
+        }
         let text = self.text()?;
         let parts = text.split(context)?;
         let vocabulary = text.vocabulary().clone();
@@ -160,7 +167,8 @@ impl GptArgs {
             Sampling::new(vocabulary, self.prompt.as_deref(), self.sample as usize, self.temperature)
                 .map_err(|why| Failure::new(Exit::Usage, format!("--prompt: {why}")))?;
         let (name, symbols, describe) = (self.data_name(), self.tokens, self.describe(&text, &parts));
-        let task = Gpt { name, symbols, text, parts, config, sampling, describe };
+        let optimizer = self.optimizer;
+        let task = Gpt { name, symbols, optimizer, text, parts, config, sampling, describe };
         let epochs = self.steps.div_ceil(ROUND);
         let length = Length { epochs: Some(epochs), default_epochs: epochs, steps: Some(self.steps) };
         Ok(self.settings.job(Box::new(task), length, self.batch_size as usize, self.lr))
@@ -197,7 +205,7 @@ impl GptArgs {
             "dropout": self.dropout,
             "checkpoint": self.checkpoint,
             "batch_size": self.batch_size,
-            "optimizer": "adamw",
+            "optimizer": self.optimizer.name(),
             "lr": self.lr,
             "seed": self.settings.seed,
         });
@@ -251,7 +259,7 @@ impl Task for Gpt {
     }
 
     fn optimizer(&self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn Optimizer> {
-        Box::new(AdamW::new(parameters, AdamWOptions { lr, ..AdamWOptions::default() }))
+        self.optimizer.build(parameters, lr)
     }
 
     /// The schedule of "Attention Is All You Need". It does not depend on the number of steps, so a run can be
@@ -287,6 +295,11 @@ impl Task for Gpt {
             "--context": config.n_positions,
             "--dropout": config.dropout,
         });
+        let mut options = options.as_object().cloned().unwrap_or_default();
+        // Not the default, which older checkpoints do not name.
+        if self.optimizer != LanguageOptimizer::Adamw {
+            options.insert("--optimizer".to_owned(), self.optimizer.name().into());
+        }
         let symbols = self.text.vocabulary().symbols().unwrap_or_default();
         let mut data = checksum(CHECKSUM_START, symbols.into_bytes());
         let tokens = self.text.tokens();
@@ -296,7 +309,7 @@ impl Task for Gpt {
             tokens.read(start, some)?;
             data = checksum(data, some.iter().flat_map(|token| (*token as u32).to_le_bytes()));
         }
-        Ok(Identity { options: options.as_object().cloned().unwrap_or_default(), data })
+        Ok(Identity { options, data })
     }
 
     fn has_blocks(&self) -> bool {

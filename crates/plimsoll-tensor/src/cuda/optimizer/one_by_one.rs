@@ -3,12 +3,13 @@
 use plimsoll_cuda::Args;
 use smallvec::SmallVec;
 
+use super::StepSlot;
 use crate::cuda::matmul::product::{Operand, product};
-use crate::cuda::{CudaCall, Placed, name};
+use crate::cuda::{CudaCall, Placed, flag, name};
 use crate::dtype::DType;
 use crate::error::Result;
 
-const ELEMENTS: &str = include_str!("one_by_one.cu");
+const ELEMENTS: &str = concat!(include_str!("rounding.cu"), include_str!("one_by_one.cu"));
 const WHOLE: &str = include_str!("whole_matrix.cu");
 
 /// A parameter, its gradient and its state.
@@ -20,23 +21,26 @@ pub(crate) struct Stepped<'a> {
     /// The tensor that receives the parameter's rounded values.
     pub(crate) rounded: Option<Placed<'a>>,
     pub(crate) step: u64,
+    /// The seed with which it is rounded stochastically.
+    pub(crate) seed: Option<u64>,
 }
 
 impl Stepped<'_> {
-    fn state(&self, nth: usize) -> u64 {
+    /// The address of a state tensor; 0 if there is none.
+    pub(super) fn state(&self, nth: usize) -> u64 {
         self.state.get(nth).map_or(0, |state| state.address)
     }
 }
 
 /// The parameters of a call. They are outputs; each is followed by its state tensors (`slots` has their number) and, with
 /// `rounds`, the tensor for its rounded values.
-pub(crate) fn slots<'a>(call: &CudaCall<'a>, slots: &[(u64, usize)], rounds: bool) -> Vec<Stepped<'a>> {
+pub(crate) fn slots<'a>(call: &CudaCall<'a>, slots: &[StepSlot], rounds: bool) -> Vec<Stepped<'a>> {
     let (mut changed, mut grads) = (call.outs.iter().copied(), call.ins.iter().copied());
-    let slot = |&(step, states): &(u64, usize)| {
+    let slot = |&StepSlot { step, states, seed }: &StepSlot| {
         let (parameter, grad) = (changed.next()?, grads.next()?);
         let state = changed.by_ref().take(states).collect();
         let rounded = rounds.then(|| changed.next()).flatten();
-        Some(Stepped { parameter, grad, state, rounded, step })
+        Some(Stepped { parameter, grad, state, rounded, step, seed })
     };
     slots.iter().filter_map(slot).filter(|slot| !slot.parameter.is_empty()).collect()
 }
@@ -60,10 +64,12 @@ pub(crate) fn step(call: &mut CudaCall<'_>, slot: &Stepped<'_>, rule: &Rule) -> 
         .with("P", name(parameter.dtype))
         .with("G", name(grad.dtype))
         .with("S", name(of_state))
+        .with("RANDOM", flag(slot.seed.is_some()))
         .with("RULE", rule.number.to_string());
     let args = Args::new().address(parameter.address).address(grad.address);
     let args = rule.state.iter().fold(args, |args, nth| args.address(nth.map_or(0, |nth| slot.state(nth))));
     let args = args.size(parameter.len()).words(&rule.values.map(f64::to_bits));
+    let args = args.words(&[slot.seed.unwrap_or(0), 2 * slot.step]);
     call.launch(source, [crate::cuda::blocks_for(parameter.len(), 256, 4), 1, 1], 256, args)
 }
 

@@ -1,36 +1,24 @@
 //! Optimizers: one step of many parameters in one launch.
 
 use plimsoll_cuda::Args;
-use smallvec::SmallVec;
 
-use crate::cuda::{CudaCall, Placed, name};
+use super::one_by_one::{Stepped, slots};
+use super::{StepSlot, halves};
+use crate::cuda::{CudaCall, flag, name};
 use crate::dtype::DType;
 use crate::error::Result;
 
-const TEXT: &str = include_str!("step.cu");
+const TEXT: &str = concat!(include_str!("rounding.cu"), include_str!("step.cu"));
 /// Elements per block; the same value as in the kernel text.
 const CHUNK: usize = 4096;
 /// The maximum number of parameters per launch: a kernel's arguments can have at most 32,764 bytes.
 const MOST: usize = 512;
 
-/// A parameter, its gradient and its state.
-#[derive(Clone)]
-struct Slot<'a> {
-    parameter: Placed<'a>,
-    grad: Placed<'a>,
-    state: SmallVec<[Placed<'a>; 2]>,
-    /// The tensor that receives the parameter's rounded values.
-    rounded: Option<Placed<'a>>,
-    step: u64,
-}
-
-impl Slot<'_> {
-    /// The properties that must be equal for all parameters of a launch.
-    fn kind(&self) -> (u64, [DType; 4]) {
-        let state = self.state.first().map_or(DType::F32, |state| state.dtype);
-        let rounded = self.rounded.map_or(DType::F32, |rounded| rounded.dtype);
-        (self.step, [self.parameter.dtype, self.grad.dtype, state, rounded])
-    }
+/// The properties that must be equal for all parameters of a launch.
+fn kind(slot: &Stepped<'_>) -> (u64, [DType; 4], bool) {
+    let state = slot.state.first().map_or(DType::F32, |state| state.dtype);
+    let rounded = slot.rounded.map_or(DType::F32, |rounded| rounded.dtype);
+    (slot.step, [slot.parameter.dtype, slot.grad.dtype, state, rounded], slot.seed.is_some())
 }
 
 /// The variant of the kernel text for a rule.
@@ -49,25 +37,17 @@ pub(crate) enum StepForm {
 /// The form of a rule and its numbers at a step; `None` if it has no kernel.
 type NumbersAt<'n> = dyn Fn(u64) -> Option<(StepForm, [f64; 8])> + 'n;
 
-/// `grads -> parameters, states[, rounded]` in place. `slots` has each parameter's step number and its number of state tensors.
+/// `grads -> parameters, states[, rounded]` in place.
 pub(crate) fn step(
     call: &mut CudaCall<'_>,
-    slots: &[(u64, usize)],
+    forms: &[StepSlot],
     rounds: bool,
     numbers: impl Fn(u64) -> Option<(StepForm, [f64; 8])>,
 ) -> Result<()> {
-    let (mut changed, mut grads) = (call.outs.clone().into_iter(), call.ins.clone().into_iter());
-    let mut all: Vec<Slot<'_>> = Vec::with_capacity(slots.len());
-    for &(step, states) in slots {
-        let (Some(parameter), Some(grad)) = (changed.next(), grads.next()) else { return call.missing() };
-        let state = changed.by_ref().take(states).collect();
-        let rounded = rounds.then(|| changed.next()).flatten();
-        all.push(Slot { parameter, grad, state, rounded, step });
-    }
-    all.retain(|slot| !slot.parameter.is_empty());
+    let all = slots(call, forms, rounds);
     let mut rest = &all[..];
     while let [first, ..] = rest {
-        let alike = rest.iter().take_while(|slot| slot.kind() == first.kind()).count().min(MOST);
+        let alike = rest.iter().take_while(|slot| kind(slot) == kind(first)).count().min(MOST);
         let (now, later) = rest.split_at(alike);
         launch(call, &numbers, now)?;
         rest = later;
@@ -75,9 +55,9 @@ pub(crate) fn step(
     Ok(())
 }
 
-fn launch(call: &mut CudaCall<'_>, numbers: &NumbersAt<'_>, slots: &[Slot<'_>]) -> Result<()> {
+fn launch(call: &mut CudaCall<'_>, numbers: &NumbersAt<'_>, slots: &[Stepped<'_>]) -> Result<()> {
     let Some((form, numbers)) = numbers(slots[0].step) else { return call.missing() };
-    let (_, [parameter, grad, state, rounded]) = slots[0].kind();
+    let (step, [parameter, grad, state, rounded], is_random) = kind(&slots[0]);
     let most = [16, 64, 192, MOST].into_iter().find(|&most| most >= slots.len()).unwrap_or(MOST);
     let source = call
         .source(TEXT)
@@ -85,7 +65,8 @@ fn launch(call: &mut CudaCall<'_>, numbers: &NumbersAt<'_>, slots: &[Slot<'_>]) 
         .with("G", name(grad))
         .with("S", name(state))
         .with("R", name(rounded))
-        .with("ROUNDS", if slots[0].rounded.is_some() { "1" } else { "0" })
+        .with("ROUNDS", flag(slots[0].rounded.is_some()))
+        .with("RANDOM", flag(is_random))
         .with("MOST", most.to_string())
         .with("RULE", (form as u8).to_string());
     let mut words = vec![slots.len() as u64];
@@ -95,25 +76,21 @@ fn launch(call: &mut CudaCall<'_>, numbers: &NumbersAt<'_>, slots: &[Slot<'_>]) 
         chunks += slot.parameter.len().div_ceil(CHUNK);
     }
     words.resize(1 + most + 1, chunks as u64);
-    let state = |nth: usize| move |slot: &Slot<'_>| slot.state.get(nth).map_or(0, |state| state.address);
+    let state = |nth: usize| move |slot: &Stepped<'_>| slot.state(nth);
     let (first, second) = (state(0), state(1));
-    let rounded = |slot: &Slot<'_>| slot.rounded.map_or(0, |rounded| rounded.address);
-    let columns: [&dyn Fn(&Slot<'_>) -> u64; 6] = [
+    let columns: [&dyn Fn(&Stepped<'_>) -> u64; 6] = [
         &|slot| slot.parameter.len() as u64,
         &|slot| slot.parameter.address,
         &|slot| slot.grad.address,
         &first,
         &second,
-        &rounded,
+        &|slot| slot.seed.or(slot.rounded.map(|rounded| rounded.address)).unwrap_or(0),
     ];
     for (nth, column) in columns.into_iter().enumerate() {
         words.extend(slots.iter().map(column));
         words.resize(2 + most + (nth + 1) * most, 0);
     }
-    let pair = |i: usize| {
-        let low = u64::from((numbers[2 * i] as f32).to_bits());
-        low | u64::from((numbers[2 * i + 1] as f32).to_bits()) << 32
-    };
-    let args = Args::new().words(&words).words(&[pair(0), pair(1), pair(2), pair(3)]);
+    let [a, b, c, d] = halves(numbers);
+    let args = Args::new().words(&words).words(&[a, b, c, d, 2 * step]);
     call.launch(source, [chunks, 1, 1], 256, args)
 }

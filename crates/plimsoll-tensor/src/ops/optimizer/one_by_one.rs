@@ -61,6 +61,7 @@ pub(super) fn step(call: &mut CudaCall<'_>, rule: &Rule, slot: &Stepped<'_>) -> 
             };
             return rules::muon(call, slot, &muon);
         }
+        Rule::AdamW8bit(_) => return call.missing(),
         Rule::RmsProp(of) => {
             let buffer = of.momentum > 0.0;
             let values = [of.lr, of.alpha, 1.0 - of.alpha, of.eps, of.weight_decay, sign(of.maximize)];

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::captured_step::{self, CapturedStep};
-use super::one_by_one;
+use super::{adamw_8bit, one_by_one};
 use crate::autograd::no_grad;
 use crate::capturing;
 use crate::cpu::kernels::number::by_float;
+use crate::cpu::kernels::optim::rounding::Rounding;
 use crate::cpu::kernels::optim::short::step_any;
 use crate::cpu::kernels::optim::{AdamStep, Decay, Rule, SgdStep};
+use crate::cuda::optimizer::StepSlot;
 use crate::cuda::optimizer::step::StepForm;
 use crate::cuda::{self, CudaCall};
 use crate::data::Data;
@@ -49,14 +51,13 @@ struct Step {
     /// Whether each parameter has a tensor that gets its values, rounded to that tensor's dtype. Only on a GPU, where the same
     /// kernel launch writes it.
     rounds: bool,
-    /// For each parameter, its step number and the number of its state tensors.
-    slots: SmallVec<[(u64, usize); 2]>,
+    slots: SmallVec<[StepSlot; 2]>,
 }
 
 impl Step {
     /// For each slot, the index of its parameter among the inputs, and the number of its state tensors.
     fn parameters(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.slots.iter().scan(0, |at, &(_, states)| {
+        self.slots.iter().scan(0, |at, &StepSlot { states, .. }| {
             let parameter = *at;
             *at += 1 + states + usize::from(self.rounds);
             Some((parameter, states))
@@ -74,6 +75,9 @@ impl Kernel for Step {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        if let Rule::AdamW8bit(options) = &self.rule {
+            return cuda::optimizer::adamw_8bit::step(call, options, &self.slots, self.rounds);
+        }
         let is_wide = call.outs.iter().any(|tensor| tensor.dtype == DType::F64);
         if !is_wide && numbers(&self.rule, 1).is_some() {
             return cuda::optimizer::step::step(call, &self.slots, self.rounds, |step| {
@@ -97,7 +101,8 @@ impl Kernel for Step {
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
         let scratch = call.scratch();
         let (mut changed, mut grads) = (call.outs.into_iter(), call.ins.into_iter());
-        for &(step, states) in &self.slots {
+        for &StepSlot { step, states, seed } in &self.slots {
+            let rounding = seed.map(|seed| Rounding { seed, step });
             let (Some(parameter), Some(grad)) = (changed.next(), grads.next()) else {
                 unreachable!("inferred")
             };
@@ -111,6 +116,12 @@ impl Kernel for Step {
                 continue;
             }
             let state: SmallVec<[Out<'_>; 3]> = state.collect();
+            if let Rule::AdamW8bit(options) = &self.rule
+                && options.is_8bit(shape)
+            {
+                adamw_8bit::step(options, step, parameter, &grad, state, rounding);
+                continue;
+            }
             let all = [parameter.dtype(), grad.dtype()];
             let dtype = parameter.dtype();
             let is_short = dtype != DType::F64
@@ -124,7 +135,7 @@ impl Kernel for Step {
                         (out.bytes(), dtype)
                     })
                     .collect();
-                step_any(&self.rule, step, changed, (grad.bytes(), grad.dtype()));
+                step_any(&self.rule, step, changed, (grad.bytes(), grad.dtype()), rounding);
                 continue;
             }
             by_float!(dtype, T => {
@@ -172,6 +183,10 @@ impl Operator for Step {
         for (slot, (parameter, states)) in self.parameters().enumerate() {
             let after = &ins[parameter + 1..];
             check(&self.rule, &ins[parameter], &after[..states], &ins[changes + slot])?;
+            if self.slots[slot].seed.is_some() && ins[parameter].dtype != DType::BF16 {
+                let got = ins[parameter].dtype;
+                return Err(Error::DType { op: name, expected: DType::BF16.name(), got });
+            }
             if self.rounds && after[states].shape() != ins[parameter].shape() {
                 let shapes = (ins[parameter].shape(), after[states].shape());
                 let message = format!(
@@ -228,15 +243,25 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
             return Err(Error::shape(name, message));
         }
     }
-    for meta in [parameter, grad].into_iter().chain(state) {
+    if matches!(rule, Rule::AdamW8bit(_)) && parameter.dtype == DType::F64 {
+        return Err(Error::DType { op: name, expected: DType::F32.name(), got: DType::F64 });
+    }
+    for (nth, meta) in state.iter().enumerate() {
+        if let Some(dtype) = rule.state_dtype(nth, shape).filter(|&dtype| dtype != meta.dtype) {
+            return Err(Error::DType { op: name, expected: dtype.name(), got: meta.dtype });
+        }
+    }
+    let state_of_any_type =
+        state.iter().enumerate().filter(|(nth, _)| rule.state_dtype(*nth, shape).is_none());
+    for meta in [parameter, grad].into_iter().chain(state_of_any_type.map(|(_, meta)| meta)) {
         want_float(name, meta.dtype)?;
         if meta.dtype.accumulator() != parameter.dtype.accumulator() {
             return Err(Error::DType { op: name, expected: parameter.dtype.name(), got: meta.dtype });
         }
     }
-    // A rule that needs the complete parameter gets a row-major copy of one in another order; dispatch copies it back.
+    // A rule that needs row-major order gets a row-major copy of a parameter in another order; dispatch copies it back.
     let strided = [parameter].into_iter().chain(state).find(|meta| !meta.layout.is_contiguous());
-    if let Some(meta) = strided.filter(|_| !rule.is_whole()) {
+    if let Some(meta) = strided.filter(|_| !rule.is_ordered()) {
         let message = format!(
             "a parameter or its state has strides {:?}: it must be contiguous",
             meta.layout.strides()
@@ -263,7 +288,29 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
 /// Incompatible shapes or dtypes; parameters with gaps, or state in another memory order; shared memory; a step number of 0.
 /// After an error, nothing has changed.
 pub fn optimizer_step(rule: &Rule, slots: &[Slot<'_>]) -> Result<()> {
-    step(rule, slots, &[])
+    step(rule, slots, &[], &[])
+}
+
+/// [`optimizer_step`] of `bfloat16` parameters that rounds them, and state in `bfloat16`, stochastically: up or down at random, so
+/// that the mean of many roundings is the value itself, and updates below half a unit of the parameter are not lost. `seeds` has a
+/// seed for each slot. The bits follow from it, the number of the step and the position of the element, so they are the same on
+/// every device and in a captured step.
+///
+/// # Errors
+/// The errors of [`optimizer_step`]; not exactly one seed per slot; a parameter of another type; a rule that needs the complete
+/// parameter.
+pub fn optimizer_step_stochastic(rule: &Rule, slots: &[Slot<'_>], seeds: &[u64]) -> Result<()> {
+    if seeds.len() != slots.len() {
+        let message = format!("{} seeds for {} parameters: needs one for each", seeds.len(), slots.len());
+        return Err(Error::argument(rule.name(), message));
+    }
+    if rule.is_whole() {
+        return Err(Error::argument(
+            rule.name(),
+            "a rule of complete matrices does not round stochastically",
+        ));
+    }
+    step(rule, slots, &[], seeds)
 }
 
 /// [`optimizer_step`] that also writes rounded copies: each tensor of `rounded` gets the values of its slot's parameter after
@@ -283,21 +330,26 @@ pub fn optimizer_step_rounded(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tenso
     let is_one_launch =
         |slot: &Slot<'_>| slot.parameter.device().facts().kind == DeviceKind::Cuda && !rule.is_whole();
     if slots.iter().all(is_one_launch) {
-        return step(rule, slots, rounded);
+        return step(rule, slots, rounded, &[]);
     }
-    step(rule, slots, &[])?;
+    step(rule, slots, &[], &[])?;
     no_grad(|| slots.iter().zip(rounded).try_for_each(|(slot, to)| to.copy_(slot.parameter)))
 }
 
-fn step(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tensor]) -> Result<()> {
+fn step(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tensor], seeds: &[u64]) -> Result<()> {
     if slots.iter().any(|slot| slot.step == 0) {
         return Err(Error::argument(rule.name(), "steps are counted from 1"));
     }
     if slots.is_empty() {
         return Ok(());
     }
-    let numbers = slots.iter().map(|slot| (slot.step, slot.state.len())).collect();
-    let op = Step { rule: *rule, rounds: !rounded.is_empty(), slots: numbers };
+    let form = |(i, slot): (usize, &Slot<'_>)| StepSlot {
+        step: slot.step,
+        states: slot.state.len(),
+        seed: seeds.get(i).copied(),
+    };
+    let forms = slots.iter().enumerate().map(form).collect();
+    let op = Step { rule: *rule, rounds: !rounded.is_empty(), slots: forms };
     let mut changed: SmallVec<[Cow<'_, Tensor>; 4]> = SmallVec::new();
     let mut grads: SmallVec<[Cow<'_, Tensor>; 4]> = SmallVec::new();
     for (i, slot) in slots.iter().enumerate() {
@@ -319,7 +371,7 @@ fn step(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tensor]) -> Result<()> {
 fn captured(op: Step, slots: &[Slot<'_>]) -> CapturedStep {
     let parameters = slots.iter().map(|slot| slot.parameter.clone()).collect();
     CapturedStep::new(op.rule.name(), parameters, move |rule, steps| {
-        let slots = op.slots.iter().zip(steps).map(|(&(_, states), &step)| (step, states)).collect();
+        let slots = op.slots.iter().zip(steps).map(|(slot, &step)| StepSlot { step, ..*slot }).collect();
         Arc::new(Step { rule: *rule, rounds: op.rounds, slots })
     })
 }
@@ -328,7 +380,7 @@ fn captured(op: Step, slots: &[Slot<'_>]) -> CapturedStep {
 /// channels-last parameter as a row-major one.
 fn as_it_lies<'a>(rule: &Rule, parameter: &Tensor, tensor: &'a Tensor) -> Cow<'a, Tensor> {
     let layout = &parameter.data().layout;
-    if layout.is_contiguous() || rule.is_whole() || tensor.shape() != parameter.shape() {
+    if layout.is_contiguous() || rule.is_ordered() || tensor.shape() != parameter.shape() {
         return Cow::Borrowed(tensor);
     }
     let Data { storage, layout: lies, dtype } = tensor.data();
@@ -398,7 +450,8 @@ pub(crate) fn cases() -> Vec<Case> {
     };
     // A parameter and its state are made contiguous, as in an optimizer.
     let own = |ins: &[&Tensor]| ins.iter().map(|x| x.copy()).collect::<Result<Vec<_>>>();
-    let op = Step { rule: Rule::Sgd(sgd), rounds: false, slots: SmallVec::from_slice(&[(2, 1), (2, 1)]) };
+    let slot = StepSlot { step: 2, states: 1, seed: None };
+    let op = Step { rule: Rule::Sgd(sgd), rounds: false, slots: SmallVec::from_slice(&[slot, slot]) };
     let step = move |ins: &[&Tensor]| call(op.clone(), &own(ins)?.iter().collect::<Vec<_>>());
     let shapes: [&[usize]; 6] = [&[3, 4], &[3, 4], &[5], &[5], &[3, 4], &[5]];
     vec![Case::new("sgd", &shapes, step).expect(naive).without_derivative()]

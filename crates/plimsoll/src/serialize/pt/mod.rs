@@ -5,6 +5,7 @@
 //! and rejects any other with an error that names it.
 
 mod objects;
+mod optimizer;
 mod value;
 
 use std::borrow::Cow;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use plimsoll_tensor::{DType, Device, Tensor};
+use serde_json::Value as Json;
 use zip::ZipArchive;
 
 use self::value::TensorEntry;
@@ -35,6 +37,8 @@ pub struct PtFile {
     folder: String,
     entries: BTreeMap<String, TensorEntry>,
     order: Vec<String>,
+    /// Numbers, booleans and `None`, by their names.
+    numbers: BTreeMap<String, Json>,
     /// The tensors read so far that include NaN or infinity.
     not_finite: Mutex<BTreeSet<String>>,
 }
@@ -80,7 +84,8 @@ impl PtFile {
             return Err(wrong("saved on a big-endian machine: save it on a little-endian one".to_owned()));
         }
         let bytes = read(&mut archive, &pickle, LONGEST_PICKLE_BYTES).map_err(&wrong)?;
-        let tensors = objects::tensors(&bytes).map_err(|why| wrong(format!("data.pkl, {why}")))?;
+        let contents = objects::contents(&bytes).map_err(|why| wrong(format!("data.pkl, {why}")))?;
+        let (tensors, numbers) = (contents.tensors, contents.numbers.into_iter().collect());
         let order = tensors.iter().map(|(name, _)| name.clone()).collect();
         let entries = tensors.into_iter().collect();
         Ok(PtFile {
@@ -89,6 +94,7 @@ impl PtFile {
             folder,
             entries,
             order,
+            numbers,
             not_finite: Mutex::default(),
         })
     }
@@ -102,6 +108,8 @@ impl PtFile {
         self.order = self.order.iter().filter_map(|name| inner(name)).collect();
         self.entries =
             self.entries.into_iter().filter_map(|(name, entry)| Some((inner(&name)?, entry))).collect();
+        self.numbers =
+            self.numbers.into_iter().filter_map(|(name, number)| Some((inner(&name)?, number))).collect();
         self
     }
 }

@@ -1,6 +1,7 @@
 //! The values in the pickle of a state dict, in an arena. Only known function names are accepted, and no function is called.
 
 use plimsoll_trace::pickle::{self, Builder, Malformed, Scalar};
+use serde_json::Value as Json;
 
 use super::value::{KnownGlobal, StorageEntry, TensorEntry, Value};
 
@@ -12,33 +13,48 @@ const MOST_VALUES: usize = 50_000_000;
 /// number of tensors may share them.
 const COPIED_BYTES: usize = 64;
 
-/// The tensors of a pickle with their names: the keys of the dictionaries on the path, joined by dots.
+/// What a pickle contains, with names: the keys of the dictionaries on the path, joined by dots.
+#[derive(Default)]
+pub(super) struct Contents {
+    pub(super) tensors: Vec<(String, TensorEntry)>,
+    /// Numbers, booleans and `None`.
+    pub(super) numbers: Vec<(String, Json)>,
+}
+
+/// Reads a pickle.
 ///
 /// # Errors
 /// Where and why it is not the pickle of a state dict.
-pub(super) fn tensors(pickle: &[u8]) -> Result<Vec<(String, TensorEntry)>, String> {
+pub(super) fn contents(pickle: &[u8]) -> Result<Contents, String> {
     let mut objects = Objects::default();
     let (_, top) =
         pickle::read(pickle, &mut objects).map_err(|(at, Refusal(why))| format!("byte {at}: {why}"))?;
     let visits_left = 2 * objects.values + 1000;
-    let mut found = FoundTensors { tensors: Vec::new(), name: String::new(), visits_left };
+    let mut found = Found { contents: Contents::default(), name: String::new(), visits_left };
     objects.flatten(top, 0, &mut found)?;
-    Ok(found.tensors)
+    Ok(found.contents)
 }
 
-/// The tensors found so far. The number of visits is bounded, because repeatedly shared dictionaries could lead to more
+/// What was found so far. The number of visits is bounded, because repeatedly shared dictionaries could lead to more
 /// tensors than fit in memory. Bytes copied for a tensor also count as visits.
-struct FoundTensors {
-    tensors: Vec<(String, TensorEntry)>,
+struct Found {
+    contents: Contents,
     /// The name of the value being visited.
     name: String,
     visits_left: usize,
 }
 
-impl FoundTensors {
+impl Found {
     fn visit(&mut self, count: usize) -> Result<(), String> {
         let left = self.visits_left.checked_sub(count);
         self.visits_left = left.ok_or("it repeats the same dictionaries too often")?;
+        Ok(())
+    }
+
+    /// Adds a number with the name of the value being visited.
+    fn number(&mut self, number: Json) -> Result<(), String> {
+        self.visit(self.name.len() / COPIED_BYTES)?;
+        self.contents.numbers.push((self.name.clone(), number));
         Ok(())
     }
 }
@@ -99,6 +115,9 @@ impl Builder for Objects {
     fn scalar(&mut self, scalar: Scalar) -> Value {
         match scalar {
             Scalar::Int(number) => Value::Int(number),
+            Scalar::Float(number) => Value::Float(number),
+            Scalar::Bool(flag) => Value::Bool(flag),
+            Scalar::None => Value::None,
             _ => Value::Plain,
         }
     }
@@ -247,8 +266,8 @@ impl Objects {
         self.nodes[node].iter().map(size).collect()
     }
 
-    /// Adds the tensors below a value. Numeric keys count as strings; other values are skipped.
-    fn flatten(&self, value: Value, depth: usize, found: &mut FoundTensors) -> Result<(), String> {
+    /// Adds the tensors and numbers below a value. Numeric keys count as strings; other values are skipped.
+    fn flatten(&self, value: Value, depth: usize, found: &mut Found) -> Result<(), String> {
         if depth > DEEPEST {
             return Err(format!("dictionaries nested more than {DEEPEST} deep"));
         }
@@ -258,8 +277,12 @@ impl Objects {
                 let tensor = &self.tensors[tensor];
                 let copied = found.name.len() + tensor.heap_bytes();
                 found.visit(copied / COPIED_BYTES)?;
-                found.tensors.push((found.name.clone(), tensor.clone()));
+                found.contents.tensors.push((found.name.clone(), tensor.clone()));
             }
+            Value::None => found.number(Json::Null)?,
+            Value::Bool(flag) => found.number(flag.into())?,
+            Value::Int(number) => found.number(number.into())?,
+            Value::Float(number) => found.number(number.into())?,
             Value::Dict(node) => {
                 for pair in self.nodes[node].chunks_exact(2) {
                     match pair[0] {
@@ -281,14 +304,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Adds the tensors below an item of the container being visited.
-    fn flatten_at(
-        &self,
-        key: &str,
-        item: Value,
-        depth: usize,
-        found: &mut FoundTensors,
-    ) -> Result<(), String> {
+    /// Adds the tensors and numbers below an item of the container being visited.
+    fn flatten_at(&self, key: &str, item: Value, depth: usize, found: &mut Found) -> Result<(), String> {
         let length = found.name.len();
         if length > 0 {
             found.name.push('.');
@@ -303,6 +320,10 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn tensors(pickle: &[u8]) -> Result<Vec<(String, TensorEntry)>, String> {
+        contents(pickle).map(|contents| contents.tensors)
+    }
 
     fn refused(pickle: &[u8]) -> String {
         tensors(pickle).unwrap_err()

@@ -6,9 +6,12 @@ use std::borrow::Cow;
 /// recurses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
-    /// `None`, numbers, booleans, bytes: values that contain no tensor.
+    /// Bytes, sets and very large numbers: values that contain neither a tensor nor an option of an optimizer.
     Plain,
+    None,
+    Bool(bool),
     Int(i64),
+    Float(f64),
     Text(usize),
     Tuple(usize),
     List(usize),

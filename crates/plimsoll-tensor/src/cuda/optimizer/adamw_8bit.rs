@@ -1,0 +1,89 @@
+//! AdamW with moments in 8 bits: one step of many parameters in one launch.
+
+use plimsoll_cuda::Args;
+
+use super::one_by_one::{Stepped, slots};
+use super::{StepSlot, halves};
+use crate::cpu::kernels::optim::AdamW8bitStep;
+use crate::cpu::kernels::optim::eight_bit::QuantizationMap;
+use crate::cuda::{CudaCall, flag, name};
+use crate::dtype::DType;
+use crate::error::Result;
+
+const TEXT: &str = concat!(include_str!("rounding.cu"), include_str!("adamw_8bit.cu"));
+/// Elements per block; the same value as in the kernel text.
+const CHUNK: usize = 4096;
+/// The maximum number of parameters per launch: a kernel's arguments can have at most 32,764 bytes.
+const MOST: usize = 384;
+
+/// The properties that must be equal for all parameters of a launch.
+fn kind(slot: &Stepped<'_>) -> (u64, [DType; 3], [bool; 2]) {
+    let rounded = slot.rounded.map_or(DType::F32, |rounded| rounded.dtype);
+    let is_8bit = slot.state.len() > 2;
+    (slot.step, [slot.parameter.dtype, slot.grad.dtype, rounded], [is_8bit, slot.seed.is_some()])
+}
+
+/// `grads -> parameters, states[, rounded]` in place.
+pub(crate) fn step(
+    call: &mut CudaCall<'_>,
+    options: &AdamW8bitStep,
+    forms: &[StepSlot],
+    rounds: bool,
+) -> Result<()> {
+    let all = slots(call, forms, rounds);
+    let mut rest = &all[..];
+    while let [first, ..] = rest {
+        let alike = rest.iter().take_while(|slot| kind(slot) == kind(first)).count().min(MOST);
+        let (now, later) = rest.split_at(alike);
+        launch(call, options, now)?;
+        rest = later;
+    }
+    Ok(())
+}
+
+fn launch(call: &mut CudaCall<'_>, options: &AdamW8bitStep, slots: &[Stepped<'_>]) -> Result<()> {
+    let (step, [parameter, grad, rounded], [is_8bit, is_random]) = kind(&slots[0]);
+    let most = [16, 64, 192, MOST].into_iter().find(|&most| most >= slots.len()).unwrap_or(MOST);
+    let bits = |map: &QuantizationMap| {
+        let each: Vec<String> = map.values.iter().map(|value| format!("{:#x}u", value.to_bits())).collect();
+        each.join(",")
+    };
+    let source = call
+        .source(TEXT)
+        .with("P", name(parameter))
+        .with("G", name(grad))
+        .with("R", name(rounded))
+        .with("EIGHT", flag(is_8bit))
+        .with("ROUNDS", flag(slots[0].rounded.is_some()))
+        .with("RANDOM", flag(is_random))
+        .with("MOST", most.to_string())
+        .with("SIGNED", bits(QuantizationMap::signed()))
+        .with("UNSIGNED", bits(QuantizationMap::unsigned()));
+    let mut words = vec![slots.len() as u64];
+    let mut chunks = 0;
+    for slot in slots {
+        words.push(chunks as u64);
+        chunks += slot.parameter.len().div_ceil(CHUNK);
+    }
+    words.resize(1 + most + 1, chunks as u64);
+    let state = |nth: usize| move |slot: &Stepped<'_>| slot.state(nth);
+    let (mean, square, mean_sizes, square_sizes) = (state(0), state(1), state(2), state(3));
+    let columns: [&dyn Fn(&Stepped<'_>) -> u64; 8] = [
+        &|slot| slot.parameter.len() as u64,
+        &|slot| slot.parameter.address,
+        &|slot| slot.grad.address,
+        &mean,
+        &square,
+        &mean_sizes,
+        &square_sizes,
+        &|slot| slot.seed.or(slot.rounded.map(|rounded| rounded.address)).unwrap_or(0),
+    ];
+    for (nth, column) in columns.into_iter().enumerate() {
+        words.extend(slots.iter().map(column));
+        words.resize(2 + most + (nth + 1) * most, 0);
+    }
+    let [size, eps, keep, beta1, fresh1, beta2, fresh2] = options.numbers(step);
+    let numbers = halves([size, eps, keep, beta1, fresh1, beta2, fresh2, 0.0]);
+    let args = Args::new().words(&words).words(&[numbers[0], numbers[1], numbers[2], numbers[3], 2 * step]);
+    call.launch(source, [chunks, 1, 1], 256, args)
+}
