@@ -2,7 +2,7 @@
 //!
 //! A back end computes and copies; it never allocates. `dispatch/` passes it outputs and scratch memory that are
 //! already allocated, so the allocator of every device, including the simulated one, gets the same requests in the
-//! same order. To add a device, implement [`Backend`] and hand it to `Device::new` in `device.rs`. An asynchronous
+//! same order. To add a device, implement [`Backend`] and hand it to `Device::new` in `device/`. An asynchronous
 //! device also implements [`Queues`]; `testing/late.rs` is an example.
 
 use std::sync::Arc;

@@ -53,6 +53,7 @@ impl Target {
 /// Errors of `f` and of [`Tensor::copy_`]; a result of another shape than `out`, or of a dtype that `out` cannot hold; operands
 /// that require a gradient, outside `no_grad`; an operation that reads the old values of `out` after an earlier one wrote
 /// there.
+#[track_caller]
 pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> {
     const NAME: &str = "into_out";
     /// Restores the state, even if `f` panics.

@@ -4,6 +4,7 @@ mod config;
 
 pub use config::{BertConfig, BertInputs};
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{
     Activation, AttentionOptions, CrossEntropyOptions, DType, Error, Result, Tensor, autocast,
@@ -113,7 +114,9 @@ impl Module for Bert {
     members!(embeddings, encoder, pooler);
 
     /// The last hidden states of tokens without padding.
+    #[track_caller]
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         self.hidden(tokens)
     }
 }
@@ -215,7 +218,9 @@ impl BertForMaskedLm {
     ///
     /// # Errors
     /// The errors of [`Bert::hidden`]; labels of another shape or outside the vocabulary.
+    #[track_caller]
     pub fn loss<'a>(&self, inputs: impl Into<BertInputs<'a>>, labels: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         let head = &self.cls.predictions;
         let hidden = head.transform.forward(&self.bert.hidden(inputs)?)?;
         let _owner = Span::layer(head.decoder.label());
@@ -228,7 +233,9 @@ impl Module for BertForMaskedLm {
     members!(bert, cls);
 
     /// The logits of tokens without padding.
+    #[track_caller]
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         self.logits(tokens)
     }
 }

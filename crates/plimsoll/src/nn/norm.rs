@@ -175,6 +175,7 @@ impl GroupNorm {
 impl Module for GroupNorm {
     members!(weight, bias);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.group_norm(self.groups, self.weight.as_deref(), self.bias.as_deref(), self.eps)
@@ -191,6 +192,7 @@ impl RmsNorm {
     ///
     /// # Errors
     /// Shapes or types that differ; out of memory.
+    #[track_caller]
     pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         let _owner = Span::layer(self.label);
         input.add_rms_norm(residual, &self.weight, self.eps)
@@ -200,6 +202,7 @@ impl RmsNorm {
 impl Module for RmsNorm {
     members!(weight);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.rms_norm(&self.weight, self.eps)
@@ -216,6 +219,7 @@ impl LayerNorm {
     ///
     /// # Errors
     /// Shapes or types that differ; out of memory.
+    #[track_caller]
     pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         let _owner = Span::layer(self.label);
         let [weight, bias] = self.scale()?;
@@ -228,6 +232,7 @@ impl LayerNorm {
 impl Module for LayerNorm {
     members!(weight, bias);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         let [weight, bias] = self.scale()?;
@@ -268,6 +273,7 @@ impl LocalResponseNorm {
 }
 
 impl Module for LocalResponseNorm {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         if input.rank() < 3 {

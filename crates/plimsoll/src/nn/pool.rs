@@ -101,6 +101,7 @@ macro_rules! with_places {
             ///
             /// # Errors
             /// The errors of `forward`.
+            #[track_caller]
             pub fn forward_with_indices(&self, input: &Tensor) -> Result<(Tensor, Tensor)> {
                 let _owner = Span::layer(self.label);
                 input.$pool(self.options)
@@ -251,6 +252,7 @@ pub type AdaptiveMaxPool3d = AdaptiveMaxPool<3>;
 macro_rules! forward {
     ($($d:literal: $max:ident $avg:ident $adaptive_avg:ident $adaptive_max:ident)*) => {$(
         impl Module for MaxPool<$d> {
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
                 input.$max(self.options)
@@ -258,6 +260,7 @@ macro_rules! forward {
         }
 
         impl Module for AvgPool<$d> {
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
                 input.$avg(self.options)
@@ -265,6 +268,7 @@ macro_rules! forward {
         }
 
         impl Module for AdaptiveAvgPool<$d> {
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
                 input.$adaptive_avg(output_size("adaptive_avg_pool", self.output_size, input)?)
@@ -272,6 +276,7 @@ macro_rules! forward {
         }
 
         impl Module for AdaptiveMaxPool<$d> {
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
                 input.$adaptive_max(output_size("adaptive_max_pool", self.output_size, input)?)

@@ -3,6 +3,7 @@
 use smallvec::smallvec;
 
 use super::bicubic::Axis;
+use crate::caller::Entry;
 use crate::cpu::kernels::interpolate::{
     Axis as ResampleAxis, ResampleShape, Sampling, interpolate, interpolate_backward,
 };
@@ -218,7 +219,9 @@ impl Tensor {
     /// # Errors
     /// Sizes or scales that do not match the image's dimensions; a size of 0; a dtype other than floating-point ones and
     /// `uint8`; out of memory.
+    #[track_caller]
     pub fn interpolate(&self, to: ResizeTo<'_>, mode: InterpolateMode) -> Result<Tensor> {
+        let _entry = Entry::here();
         let misfit = |why: &str| {
             let message = format!(
                 "{why}: input {:?}, {to:?}; needs [batch, channels, …] with 1 to 3 sizes",

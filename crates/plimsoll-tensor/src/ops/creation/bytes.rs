@@ -16,12 +16,10 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A device that computes no values; out of memory, if a view must be gathered first.
+    /// A device that computes no values and does not rehearse; out of memory, if a view must be gathered first.
+    #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        if !self.device().has_values() {
-            let device = self.device().name().to_owned();
-            return Err(crate::error::Error::NoValues { op: "to_bytes", device });
-        }
+        self.device().want_readable("to_bytes")?;
         dispatch::read(self.detach().contiguous()?.data(), "to_bytes")
     }
 }

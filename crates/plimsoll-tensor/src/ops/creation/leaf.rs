@@ -15,6 +15,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not a leaf; out of memory; a source without values, unless the target has none either.
+    #[track_caller]
     pub fn leaf_to_device(&self, device: &Device) -> Result<Tensor> {
         if !self.is_leaf() {
             let message = "an operation made this tensor: move it with `to_device`, which records the move";
@@ -29,6 +30,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not a leaf; a leaf that requires a gradient and a dtype that cannot have one; out of memory.
+    #[track_caller]
     pub fn leaf_to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if !self.is_leaf() {
             let message = "an operation made this tensor: convert it with `to_dtype`, which records it";
@@ -50,6 +52,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not a leaf; errors of [`Tensor::to_memory_format`].
+    #[track_caller]
     pub fn leaf_to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
         if !self.is_leaf() {
             let message =
@@ -66,6 +69,7 @@ impl Tensor {
     }
 
     /// A leaf that replaces this one: `change` converts its values and its gradient.
+    #[track_caller]
     fn replaced(&self, change: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         let leaf = no_grad(|| change(self))?;
         if leaf.is_same(self) {
@@ -80,6 +84,7 @@ impl Tensor {
 }
 
 /// A converted tensor, with the owner of the original.
+#[track_caller]
 fn owned_like(converted: Tensor, tensor: &Tensor) -> Tensor {
     converted.set_owner(tensor.category(), tensor.label_id());
     converted

@@ -15,7 +15,9 @@ impl Tensor {
     /// The elements, row-major.
     ///
     /// # Errors
-    /// A dtype that does not match `T`; a device that computes no values; out of memory, if a view must be gathered first.
+    /// A dtype that does not match `T`; a device that computes no values and does not rehearse ([`Device::rehearse`]); out of memory, if a
+    /// view must be gathered first.
+    #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.read("to_vec")
     }
@@ -24,6 +26,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::to_vec`]; a number of elements other than one.
+    #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
         if self.numel() != 1 {
             return Err(Error::shape(
@@ -34,13 +37,12 @@ impl Tensor {
         Ok(self.read::<T>("item")?[0])
     }
 
+    #[track_caller]
     fn read<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
         if self.dtype() != T::DTYPE {
             return Err(Error::DType { op, expected: T::DTYPE.name(), got: self.dtype() });
         }
-        if !self.device().has_values() {
-            return Err(Error::NoValues { op, device: self.device().name().to_owned() });
-        }
+        self.device().want_readable(op)?;
         let bytes = dispatch::read(self.detach().contiguous()?.data(), op)?;
         Ok(T::from_bytes(&bytes))
     }
@@ -62,6 +64,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Out of memory; a source without values, unless the target has none either.
+    #[track_caller]
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
         if self.device() == device {
             return Ok(self.clone());

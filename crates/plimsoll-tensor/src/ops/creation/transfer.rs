@@ -27,6 +27,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not on the host; no pinned memory is available: [`Error::PinnedMemory`].
+    #[track_caller]
     pub fn pin_memory(&self) -> Result<Tensor> {
         const NAME: &str = "pin_memory";
         if !self.device().is_host() {
@@ -53,6 +54,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::to_device`]; no pinned memory is available.
+    #[track_caller]
     pub fn to_device_non_blocking(&self, device: &Device) -> Result<Tensor> {
         const NAME: &str = "to_device";
         let here = self.device();

@@ -38,6 +38,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast; `bool` tensors; out of memory.
+    #[track_caller]
     pub fn isclose(&self, other: impl AsRef<Tensor>, tolerance: Tolerance) -> Result<Tensor> {
         let other = other.as_ref();
         let (a, b) = (self.detach(), other.detach());

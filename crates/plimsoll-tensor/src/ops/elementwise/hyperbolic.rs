@@ -91,6 +91,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Out of memory.
+    #[track_caller]
     pub fn logit(&self, eps: impl Into<Option<f64>>) -> Result<Tensor> {
         let x = match eps.into() {
             None => self.clone(),

@@ -74,6 +74,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Out of memory.
+    #[track_caller]
     pub fn acosh(&self) -> Result<Tensor> {
         self.acosh_of()
     }

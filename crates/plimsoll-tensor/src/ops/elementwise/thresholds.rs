@@ -72,6 +72,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A `bool` tensor; out of memory.
+    #[track_caller]
     pub fn relu6(&self) -> Result<Tensor> {
         self.hardtanh(0.0, 6.0)
     }
@@ -81,6 +82,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A weight that is not a vector of one element or of one per channel; different dtypes; out of memory.
+    #[track_caller]
     pub fn prelu(&self, weight: impl AsRef<Tensor>) -> Result<Tensor> {
         let weight = weight.as_ref();
         const NAME: &str = "prelu";
@@ -107,6 +109,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A dimension that is out of range or has an odd size; out of memory.
+    #[track_caller]
     pub fn glu(&self, dim: isize) -> Result<Tensor> {
         let at = dim_index("glu", dim, self.rank())?;
         let size = self.shape()[at];
@@ -123,6 +126,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::softmax`].
+    #[track_caller]
     pub fn softmin(&self, dim: isize) -> Result<Tensor> {
         self.neg()?.softmax(dim)
     }
@@ -132,6 +136,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A `tau` that is not positive; the errors of [`Tensor::softmax`].
+    #[track_caller]
     pub fn gumbel_softmax(&self, tau: f64, hard: bool, dim: isize) -> Result<Tensor> {
         if tau.is_nan() || tau <= 0.0 {
             return Err(Error::argument("gumbel_softmax", format!("tau is {tau}; it must be above 0")));

@@ -161,6 +161,7 @@ impl Tensor {
     /// # Errors
     /// A dimension out of range; an index with another number of dimensions, or larger than this tensor in
     /// another dimension; an index outside the dimension; out of memory.
+    #[track_caller]
     pub fn gather(&self, dim: isize, index: impl AsRef<Tensor>) -> Result<Tensor> {
         let index = index.as_ref();
         if self.rank() == 0 && index.rank() == 0 {
@@ -173,6 +174,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::gather`]; shapes that do not broadcast.
+    #[track_caller]
     pub fn take_along_dim(&self, index: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
         let index = index.as_ref();
         let at = dim_index("take_along_dim", dim, self.rank())?;
@@ -196,6 +198,7 @@ impl Tensor {
     }
 
     /// The derivative of `gather` and of other operators that select values by index along a dimension.
+    #[track_caller]
     pub(in crate::ops) fn gather_backward(
         &self,
         dim: usize,

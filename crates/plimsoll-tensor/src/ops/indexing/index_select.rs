@@ -262,6 +262,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A dimension out of range; an index that is not a vector; an index out of range; out of memory.
+    #[track_caller]
     pub fn index_select(&self, dim: isize, index: impl AsRef<Tensor>) -> Result<Tensor> {
         let index = index.as_ref();
         call_one(IndexSelect { dim: dim_index("index_select", dim, self.rank())? }, &[self, index])
@@ -273,6 +274,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A weight that is not a matrix; an index out of range; a padding index out of range; out of memory.
+    #[track_caller]
     pub fn embedding(
         &self,
         weight: impl AsRef<Tensor>,

@@ -82,6 +82,7 @@ impl Tensor {
     /// # Errors
     /// A class that is negative or not less than `classes`; no `classes` for an empty tensor, or on a device that computes no
     /// values; out of memory.
+    #[track_caller]
     pub fn one_hot(&self, classes: impl Into<Option<usize>>) -> Result<Tensor> {
         let classes = classes.into();
         let classes = match classes {

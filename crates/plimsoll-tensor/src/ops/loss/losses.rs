@@ -291,6 +291,7 @@ fn want_probabilities<T: Float>(op: &'static str, inputs: &[T]) -> Result<()> {
 }
 
 /// Reduces losses whose elements are already weighted.
+#[track_caller]
 fn weighed(losses: &Tensor, reduction: Reduction) -> Result<Tensor> {
     match reduction {
         Reduction::None => Ok(losses.clone()),
@@ -311,6 +312,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Different shapes or dtypes; out of memory.
+    #[track_caller]
     pub fn l1_loss(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         call_one(PairLoss(L1 {}, reduction), &[self, target])
@@ -321,6 +323,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::l1_loss`]; a negative `beta`.
+    #[track_caller]
     pub fn smooth_l1_loss(
         &self,
         target: impl AsRef<Tensor>,
@@ -340,6 +343,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::l1_loss`]; a `delta` that is not positive.
+    #[track_caller]
     pub fn huber_loss(&self, target: impl AsRef<Tensor>, delta: f64, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         positive("huber_loss", "delta", delta)?;
@@ -351,6 +355,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::l1_loss`]; a weight that does not broadcast; on the host, an input outside 0 to 1.
+    #[track_caller]
     pub fn binary_cross_entropy<'a>(
         &self,
         target: impl AsRef<Tensor>,
@@ -368,6 +373,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::binary_cross_entropy`].
+    #[track_caller]
     pub fn binary_cross_entropy_with_logits<'a>(
         &self,
         target: impl AsRef<Tensor>,
@@ -396,6 +402,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::l1_loss`].
+    #[track_caller]
     pub fn kl_div(
         &self,
         target: impl AsRef<Tensor>,

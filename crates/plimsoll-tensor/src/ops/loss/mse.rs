@@ -136,6 +136,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Different shapes; different dtypes or dtypes that are not floating-point; out of memory.
+    #[track_caller]
     pub fn mse_loss(&self, target: impl AsRef<Tensor>) -> Result<Tensor> {
         let target = target.as_ref();
         self.mse_loss_with(target, Reduction::Mean)
@@ -145,6 +146,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::mse_loss`].
+    #[track_caller]
     pub fn mse_loss_with(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         if reduction == Reduction::None {

@@ -143,6 +143,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes or dtypes; a target that is neither a class nor -100; out of memory.
+    #[track_caller]
     pub fn nll_loss(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         if reduction == Reduction::None {

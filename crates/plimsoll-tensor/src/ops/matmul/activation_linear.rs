@@ -39,6 +39,7 @@ impl Activation {
     ///
     /// # Errors
     /// Errors of the method of the same name.
+    #[track_caller]
     pub fn of(self, x: &Tensor) -> Result<Tensor> {
         match self {
             Activation::Relu => x.relu(),
@@ -50,6 +51,7 @@ impl Activation {
 
     /// In one pass, overwrites the input `x` with the activation's values, and the gradient of the output with that of the
     /// input. If `sum` is set, the sum of the gradient's rows is attached to it.
+    #[track_caller]
     fn in_one_pass(self, grad: &Tensor, x: &Tensor, sum: bool) -> Result<()> {
         match self {
             Activation::Relu => activation_backward::run(Relu {}, grad, x, sum),
@@ -60,6 +62,7 @@ impl Activation {
     }
 
     /// The gradient of the input `x` from the gradient of the output, in place if nothing else uses the latter.
+    #[track_caller]
     fn gradient(self, grad: Tensor, x: &Tensor) -> Result<Tensor> {
         match self {
             Activation::Relu => gradient_in_place(Relu {}, grad, x),
@@ -71,6 +74,7 @@ impl Activation {
 }
 
 /// Reshapes a tensor to a matrix of its rows.
+#[track_caller]
 fn rows(x: &Tensor) -> Result<Tensor> {
     let width = x.shape()[x.rank() - 1];
     let count: usize = x.shape()[..x.rank() - 1].iter().product();
@@ -78,6 +82,7 @@ fn rows(x: &Tensor) -> Result<Tensor> {
 }
 
 /// The gradient of a layer's input.
+#[track_caller]
 fn to_input(grad: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let mut shape = Dims::from_slice(grad.shape());
     shape[grad.rank() - 1] = weight.shape()[1];
@@ -86,6 +91,7 @@ fn to_input(grad: &Tensor, weight: &Tensor) -> Result<Tensor> {
 
 /// The gradient of a layer's weight, computed from the layer's input. It has the weight's layout, so that a weight that is a
 /// transposed view needs no copy.
+#[track_caller]
 fn to_weight(grad: &Tensor, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
     let (grad, x) = (rows(grad)?, rows(x)?);
     match weight.strides()[0] == 1 && weight.strides()[1] != 1 {
@@ -95,6 +101,7 @@ fn to_weight(grad: &Tensor, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
 }
 
 /// The gradients of a layer's input, weight and bias; `x` returns the layer's input.
+#[track_caller]
 fn of_linear(
     at: &FunctionBackward<'_>,
     grad: &Tensor,
@@ -121,6 +128,7 @@ struct ActivationThenLinear {
 impl ActivationThenLinear {
     /// The gradients if nothing else uses `x`: the activation is recomputed in the memory of `x`, together with its gradient.
     /// `None` if that is not possible.
+    #[track_caller]
     fn in_place(
         &self,
         at: &FunctionBackward<'_>,
@@ -215,6 +223,7 @@ impl Function for LinearThenActivation {
     }
 }
 
+#[track_caller]
 fn inputs<'a>(
     name: &'static str,
     x: &'a Tensor,
@@ -237,6 +246,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes; out of memory.
+    #[track_caller]
     pub fn activation_linear<'a>(
         &self,
         activation: Activation,
@@ -253,6 +263,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes; out of memory.
+    #[track_caller]
     pub fn linear_activation<'a>(
         &self,
         activation: Activation,
@@ -268,6 +279,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::linear_activation`].
+    #[track_caller]
     pub fn linear_relu<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -281,6 +293,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::linear_activation`].
+    #[track_caller]
     pub fn linear_gelu<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -294,6 +307,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::linear_activation`].
+    #[track_caller]
     pub fn linear_silu<'a>(
         &self,
         weight: impl AsRef<Tensor>,

@@ -195,6 +195,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Inner sizes that differ; leading sizes that do not broadcast; a scalar; out of memory.
+    #[track_caller]
     pub fn matmul(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         if self.rank() == 1 {

@@ -186,6 +186,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Vectors of different widths; a negative `p`; different dtypes or dtypes that are not floating-point; out of memory.
+    #[track_caller]
     pub fn cdist(&self, other: impl AsRef<Tensor>, p: f64) -> Result<Tensor> {
         let other = other.as_ref();
         if p.is_nan() || p < 0.0 {

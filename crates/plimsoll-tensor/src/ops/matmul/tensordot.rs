@@ -2,6 +2,7 @@
 
 use super::products::want_whole_factors;
 use crate::autocast;
+use crate::caller::Entry;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::dim_index;
@@ -12,6 +13,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Fewer than two dimensions.
+    #[track_caller]
     pub fn mt(&self) -> Result<Tensor> {
         self.transpose(-2, -1)
     }
@@ -20,6 +22,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::bmm`]; different dtypes; fractional factors of integers; shapes that do not broadcast.
+    #[track_caller]
     pub fn baddbmm(
         &self,
         a: impl AsRef<Tensor>,
@@ -27,6 +30,7 @@ impl Tensor {
         beta: f64,
         alpha: f64,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (a, b) = (a.as_ref(), b.as_ref());
         const NAME: &str = "baddbmm";
         want_whole_factors(NAME, a.dtype(), beta, alpha)?;
@@ -56,12 +60,14 @@ impl Tensor {
     ///
     /// # Errors
     /// Widths that do not match the weight; other sizes that differ; out of memory.
+    #[track_caller]
     pub fn bilinear<'a>(
         &self,
         other: impl AsRef<Tensor>,
         weight: impl AsRef<Tensor>,
         bias: impl Into<Option<&'a Tensor>>,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (other, weight, bias) = (other.as_ref(), weight.as_ref(), bias.into());
         let product = Tensor::einsum("...i,oij,...j->...o", &[self, weight, other])?;
         bias.map_or(Ok(product.clone()), |bias| product.add(bias))
@@ -71,6 +77,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Last dimensions of different sizes; out of memory.
+    #[track_caller]
     pub fn inner(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         if self.rank() == 0 || other.rank() == 0 {
@@ -84,6 +91,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Dimensions that are out of range, are repeated or differ in size; out of memory.
+    #[track_caller]
     pub fn tensordot(&self, other: impl AsRef<Tensor>, dims: &[isize], others: &[isize]) -> Result<Tensor> {
         let other = other.as_ref();
         const NAME: &str = "tensordot";
@@ -112,7 +120,9 @@ impl Tensor {
     ///
     /// # Errors
     /// A dimension that is not of size 3; shapes that do not broadcast; out of memory.
+    #[track_caller]
     pub fn cross(&self, other: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
+        let _entry = Entry::here();
         let other = other.as_ref();
         for x in [self, other] {
             let at = dim_index("cross", dim, x.rank())?;

@@ -235,6 +235,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A number of channels that is not a multiple of the groups; a bias without a weight; incompatible sizes; out of memory.
+    #[track_caller]
     pub fn group_norm<'a>(
         &self,
         groups: usize,

@@ -101,6 +101,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A probability outside 0 to 1; a dtype that is not floating-point; out of memory.
+    #[track_caller]
     pub fn dropout(&self, p: f64, training: bool) -> Result<Tensor> {
         if !drops("dropout", p, training)? {
             return Ok(self.clone());
@@ -112,6 +113,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::dropout`]; different shapes.
+    #[track_caller]
     pub fn dropout_add(&self, residual: impl AsRef<Tensor>, p: f64, training: bool) -> Result<Tensor> {
         let residual = residual.as_ref();
         if !drops("dropout_add", p, training)? {

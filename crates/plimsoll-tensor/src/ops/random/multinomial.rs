@@ -112,6 +112,7 @@ impl Tensor {
     /// # Errors
     /// A weight that is negative, infinite or NaN; a row with too few positive weights; without replacement, more
     /// samples than weights; out of memory.
+    #[track_caller]
     pub fn multinomial(&self, drawn: usize, replace: bool) -> Result<Tensor> {
         let from = self.device().next_random();
         call_one(Multinomial { drawn, replace, from }, &[&self.detach()])

@@ -194,6 +194,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes or dtypes; a sequence without steps; out of memory.
+    #[track_caller]
     pub fn recurrent(
         &self,
         layer: RecurrentLayer<'_>,

@@ -62,6 +62,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A dimension out of range or without elements; a `bool` tensor; out of memory.
+    #[track_caller]
     pub fn argmax(&self, dim: impl Into<Option<isize>>) -> Result<Tensor> {
         want_number("argmax", self.dtype())?;
         let Some(dim) = dim.into() else { return self.reshape(&[-1])?.argmax(0) };

@@ -75,6 +75,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A dimension out of range or listed twice; a dtype that is not floating-point; out of memory.
+    #[track_caller]
     pub fn logsumexp(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
         call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Dropped)?), &[&x])
@@ -84,6 +85,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::logsumexp`].
+    #[track_caller]
     pub fn logsumexp_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
         call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Kept)?), &[&x])

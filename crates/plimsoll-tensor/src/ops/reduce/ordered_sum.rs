@@ -88,11 +88,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The tensor has no dimensions, or its first dimension is 0; the type is not a floating-point type; or out of memory.
+    #[track_caller]
     pub fn ordered_sum(&self, scale: f64) -> Result<Tensor> {
         call_one(OrderedSum { scale, dtype: self.dtype() }, &[self])
     }
 
     /// [`Tensor::ordered_sum`] in the type in which it is added, without rounding to 16 bits.
+    #[track_caller]
     pub(crate) fn ordered_sum_wide(&self, scale: f64) -> Result<Tensor> {
         call_one(OrderedSum { scale, dtype: self.dtype().accumulator() }, &[self])
     }

@@ -326,6 +326,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A dimension out of range; out of memory.
+    #[track_caller]
     pub fn cumsum(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return self.unsqueeze(0)?.cumsum(0)?.squeeze(0);
@@ -337,6 +338,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::cumsum`].
+    #[track_caller]
     pub fn cumprod(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return self.unsqueeze(0)?.cumprod(0)?.squeeze(0);

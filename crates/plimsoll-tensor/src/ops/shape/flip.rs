@@ -94,6 +94,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A dimension out of range or listed twice; out of memory.
+    #[track_caller]
     pub fn flip(&self, dims: &[isize]) -> Result<Tensor> {
         let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(false, self.rank());
         for &dim in dims {
@@ -110,6 +111,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A dimension out of range; different numbers of shifts and dimensions; out of memory.
+    #[track_caller]
     pub fn roll(&self, shifts: &[isize], dims: &[isize]) -> Result<Tensor> {
         if dims.is_empty() && shifts.len() == 1 {
             return self.reshape(&[-1])?.roll(shifts, &[0])?.reshape(self.shape());

@@ -75,6 +75,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Channels-last with fewer than three dimensions; out of memory.
+    #[track_caller]
     pub fn to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
         let rank = self.rank();
         if format == MemoryFormat::ChannelsLast && rank < 3 {

@@ -226,6 +226,7 @@ impl Tensor {
     ///
     /// # Errors
     /// An odd number of pads, or more than two for each dimension; more padding than the mode has elements for; out of memory.
+    #[track_caller]
     pub fn pad(&self, pads: &[isize], mode: PadMode) -> Result<Tensor> {
         let (rank, count) = (self.rank(), pads.len() / 2);
         if !pads.len().is_multiple_of(2) || count > rank {

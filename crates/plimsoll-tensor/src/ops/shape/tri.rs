@@ -76,6 +76,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor with fewer than two dimensions; out of memory.
+    #[track_caller]
     pub fn triu(&self, diagonal: isize) -> Result<Tensor> {
         call_one(Triangle { upper: true, diagonal }, &[self])
     }
@@ -84,6 +85,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::triu`].
+    #[track_caller]
     pub fn tril(&self, diagonal: isize) -> Result<Tensor> {
         call_one(Triangle { upper: false, diagonal }, &[self])
     }

@@ -35,6 +35,7 @@ macro_rules! runs {
             ///
             /// # Errors
             /// Sizes or types that do not fit together; a sequence without steps; out of memory.
+            #[track_caller]
             pub fn forward<'a>(&self, input: &Tensor, h0: impl Into<Option<&'a Tensor>>) -> Result<(Tensor, Tensor)> {
                 let (y, h, _) = self.stack.run(input, h0.into(), None)?;
                 Ok((y, h))
@@ -44,6 +45,7 @@ macro_rules! runs {
             ///
             /// # Errors
             /// The errors of `forward`.
+            #[track_caller]
             pub fn forward_packed<'a>(
                 &self,
                 input: &PackedSequence,
@@ -56,6 +58,7 @@ macro_rules! runs {
 
         impl Module for $layer {
             /// The output at every step, from a state of zeros.
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 Ok(self.forward(input, None)?.0)
             }
@@ -178,6 +181,7 @@ impl LSTM {
     ///
     /// # Errors
     /// The errors of [`RNN::forward`].
+    #[track_caller]
     pub fn forward<'a>(
         &self,
         input: &Tensor,
@@ -193,6 +197,7 @@ impl LSTM {
     ///
     /// # Errors
     /// The errors of [`LSTM::forward`].
+    #[track_caller]
     pub fn forward_packed<'a>(
         &self,
         input: &PackedSequence,
@@ -207,6 +212,7 @@ impl LSTM {
 
 impl Module for LSTM {
     /// The output at every step, from a state of zeros.
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         Ok(self.forward(input, None)?.0)
     }

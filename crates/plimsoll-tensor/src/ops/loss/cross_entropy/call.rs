@@ -51,6 +51,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::cross_entropy_with`].
+    #[track_caller]
     pub fn cross_entropy(&self, target: impl AsRef<Tensor>) -> Result<Tensor> {
         let target = target.as_ref();
         if self.rank() == 2 && target.rank() == 1 {
@@ -66,6 +67,7 @@ impl Tensor {
     /// # Errors
     /// Incompatible sizes or dtypes; a target that is neither a class nor `ignore_index`; label smoothing outside 0 to 1; out
     /// of memory.
+    #[track_caller]
     pub fn cross_entropy_with(
         &self,
         target: impl AsRef<Tensor>,

@@ -233,6 +233,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::cross_entropy_with`]; `Reduction::None`; a second derivative.
+    #[track_caller]
     pub fn linear_cross_entropy<'a>(
         &self,
         weight: impl AsRef<Tensor>,
