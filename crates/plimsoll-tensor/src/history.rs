@@ -98,23 +98,48 @@ fn origins() -> MutexGuard<'static, Origins> {
     ORIGINS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The stack id for a memory request by an operation, called by the current line of the program. Recent ones of a thread are cached.
+/// The stack id of a recent request: of which operation, at which places.
+struct Recent {
+    op: Cell<usize>,
+    op_len: Cell<usize>,
+    called: Cell<usize>,
+    entered: Cell<usize>,
+    id: Cell<StackId>,
+}
+
+impl Recent {
+    const NONE: Recent = Recent {
+        op: Cell::new(0),
+        op_len: Cell::new(0),
+        called: Cell::new(0),
+        entered: Cell::new(0),
+        id: Cell::new(StackId(0)),
+    };
+}
+
+/// The stack id for a memory request by an operation, called by the current line of the program. Recent ones of a thread are cached:
+/// every request comes here.
 pub(crate) fn stack_of(op: &'static str) -> StackId {
     const PLACES: usize = 256;
-    type Known = ([usize; 4], StackId);
     thread_local! {
-        static RECENT: [Cell<Known>; PLACES] = const { [const { Cell::new(([0; 4], StackId(0))) }; PLACES] };
+        static RECENT: [Recent; PLACES] = const { [const { Recent::NONE }; PLACES] };
     }
-    let [called, entered] = caller::places();
-    let key = [op.as_ptr().addr(), op.len(), called, entered];
+    let (at, [called, entered]) = (op.as_ptr().addr(), caller::places());
     RECENT.with(|recent| {
-        let place = &recent[(key[0] ^ (called >> 3) ^ (entered >> 2)) % PLACES];
-        let (known, id) = place.get();
-        if known == key {
-            return id;
+        let place = &recent[(at ^ (called >> 3) ^ (entered >> 2)) % PLACES];
+        if place.op.get() == at
+            && place.called.get() == called
+            && place.entered.get() == entered
+            && place.op_len.get() == op.len()
+        {
+            return place.id.get();
         }
         let id = intern(Origin { op: label::intern_static(op), at: caller::line() });
-        place.set((key, id));
+        place.op.set(at);
+        place.op_len.set(op.len());
+        place.called.set(called);
+        place.entered.set(entered);
+        place.id.set(id);
         id
     })
 }

@@ -4,13 +4,16 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `rehearsal` | reading values of a device that computes none |
-//! | `events` | functions that are called when memory is requested or freed |
+//! | `callbacks` | functions that are called when memory is requested or freed |
+//! | `reads` | the values that a program has read in a rehearsal |
 //! | this one | the handle |
+//! | `events`, `rehearsal` | [`Device::on_event`], [`Device::rehearse`] |
 //! | `memory` | statistics under PyTorch's names, limits, owners |
 
+mod callbacks;
 mod events;
 mod memory;
+mod reads;
 mod rehearsal;
 
 use std::any::Any;
@@ -29,10 +32,10 @@ use crate::properties::DeviceProperties;
 use crate::random::{self, RandomStream, RngState};
 use crate::sim::{Sim, SimConfig};
 
-use events::Callbacks;
-pub use events::{EventHandle, MemoryAction, MemoryEvent};
-use rehearsal::Reads;
-pub use rehearsal::{ReadPlace, Rehearsal};
+use callbacks::Callbacks;
+pub use callbacks::{EventHandle, MemoryAction, MemoryEvent};
+use reads::Reads;
+pub use reads::{ReadPlace, Rehearsal};
 
 /// A device, such as `cpu` or `sim`. Clones are the same device; devices made separately are not equal.
 ///
