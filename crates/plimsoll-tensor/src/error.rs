@@ -56,8 +56,11 @@ pub enum Error {
         /// The device that differs.
         second: String,
     },
-    /// A value was read on a simulated device, which computes nothing.
-    #[error("{op}: {device} computes no values, so there is nothing to read; run on `cpu` to get numbers")]
+    /// A value was read on a simulated device, which computes nothing and does not rehearse.
+    #[error(
+        "{op}: {device} computes no values, so there is nothing to read; run on `cpu` to get numbers, or call \
+         `Device::rehearse` to read zeros"
+    )]
     NoValues {
         /// The operation that needed the value.
         op: &'static str,

@@ -183,7 +183,7 @@ impl<F: Function> Derivative for Applied<F> {
     }
 
     fn kept(&self, visit: &mut dyn FnMut(&Data)) {
-        self.saved.iter().filter_map(|(_, saved)| saved.data()).for_each(visit);
+        self.saved.iter().for_each(|(_, saved)| saved.kept(visit));
     }
 
     fn in_operations(

@@ -3,12 +3,15 @@
 //! The allocator keeps the history; this file adds a clock and the names of operations. The crate
 //! `plimsoll` turns it into PyTorch's snapshots.
 
-use std::sync::Arc;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use plimsoll_alloc::{Callers, Clock};
 pub use plimsoll_alloc::{Config, Entry, HistoryOptions, LabelId, Recording, StackId};
 
+use crate::caller::{self, Line};
 use crate::device::Device;
 use crate::label;
 
@@ -75,14 +78,107 @@ impl Device {
     }
 }
 
-/// The stack id for a memory request by an operation.
+/// An operation, and the line of the program that called it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Origin {
+    op: LabelId,
+    at: Option<Line>,
+}
+
+/// The origins of all requests of the process, in the order in which they were first seen. Stack `n` is origin `n - 1`.
+struct Origins {
+    all: Vec<Origin>,
+    ids: BTreeMap<Origin, StackId>,
+}
+
+static ORIGINS: Mutex<Origins> = Mutex::new(Origins { all: Vec::new(), ids: BTreeMap::new() });
+
+fn origins() -> MutexGuard<'static, Origins> {
+    // The table is consistent after every step of `stack_of`, so a panic elsewhere cannot have broken it.
+    ORIGINS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The stack id of a recent request: of which operation, at which places.
+struct Recent {
+    op: Cell<usize>,
+    op_len: Cell<usize>,
+    called: Cell<usize>,
+    entered: Cell<usize>,
+    id: Cell<StackId>,
+}
+
+impl Recent {
+    const NONE: Recent = Recent {
+        op: Cell::new(0),
+        op_len: Cell::new(0),
+        called: Cell::new(0),
+        entered: Cell::new(0),
+        id: Cell::new(StackId(0)),
+    };
+}
+
+/// The stack id for a memory request by an operation, called by the current line of the program. Recent ones of a thread are cached:
+/// every request comes here.
 pub(crate) fn stack_of(op: &'static str) -> StackId {
-    StackId(label::intern_static(op).0)
+    const PLACES: usize = 256;
+    thread_local! {
+        static RECENT: [Recent; PLACES] = const { [const { Recent::NONE }; PLACES] };
+    }
+    let (at, [called, entered]) = (op.as_ptr().addr(), caller::places());
+    RECENT.with(|recent| {
+        let place = &recent[(at ^ (called >> 3) ^ (entered >> 2)) % PLACES];
+        if place.op.get() == at
+            && place.called.get() == called
+            && place.entered.get() == entered
+            && place.op_len.get() == op.len()
+        {
+            return place.id.get();
+        }
+        let id = intern(Origin { op: label::intern_static(op), at: caller::line() });
+        place.op.set(at);
+        place.op_len.set(op.len());
+        place.called.set(called);
+        place.entered.set(entered);
+        place.id.set(id);
+        id
+    })
+}
+
+fn intern(origin: Origin) -> StackId {
+    let mut origins = origins();
+    if let Some(&id) = origins.ids.get(&origin) {
+        return id;
+    }
+    origins.all.push(origin);
+    let id = StackId(u32::try_from(origins.all.len()).unwrap_or(u32::MAX));
+    origins.ids.insert(origin, id);
+    id
+}
+
+fn origin(stack: StackId) -> Option<Origin> {
+    let at = (stack.0 as usize).checked_sub(1)?;
+    origins().all.get(at).copied()
 }
 
 /// The name of the operation that made a request.
 pub fn operation(stack: StackId) -> String {
-    label::text(LabelId(stack.0))
+    origin(stack).map(|origin| label::text(origin.op)).unwrap_or_default()
+}
+
+/// The line of the program that made a request, if it is known: the caller of the operation, or of the layer, the backward pass or the
+/// optimizer that called it. It is known without debug information.
+///
+/// ```
+/// use plimsoll_tensor::{Device, SimConfig, Tensor, history};
+/// let device = Device::sim(SimConfig::new(1 << 30));
+/// let x = Tensor::zeros(&[4], &device)?;
+/// let stack = device.memory_snapshot()[0].blocks[0].stack.unwrap();
+/// assert_eq!(history::operation(stack), "zeros");
+/// println!("{:?}", history::line(stack).map(|at| (at.file(), at.line())));
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+pub fn line(stack: StackId) -> Option<Line> {
+    origin(stack)?.at
 }
 
 /// The host's clock. It reads the processor's counter where possible, which costs less per event than a

@@ -12,6 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use plimsoll_alloc::Tag;
 pub use plimsoll_alloc::{Category, LabelId};
 
+use crate::caller::Entry;
+
 /// The bytes that one owner held in one category at the peak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -94,25 +96,29 @@ thread_local! {
 pub struct Span {
     /// The number of spans that were open before this one.
     depth: usize,
-    // The stack belongs to this thread, so the guard must not move to another thread.
-    _not_send: std::marker::PhantomData<*const ()>,
+    /// The caller of the layer. It belongs to this thread, so the guard cannot move to another thread.
+    _entry: Entry,
 }
 
 impl Span {
     /// Opens the span of a layer, named by its path in the model. Its allocations are temporaries until something
     /// else (such as autograd) keeps them.
+    ///
+    /// In a `#[track_caller]` function, it is also an [`Entry`].
+    #[track_caller]
     pub fn layer(label: LabelId) -> Span {
         Span::of(Category::Temporary, label)
     }
 
     /// Opens a span that puts all allocations into one category, such as the parameters of a model under
     /// construction.
+    #[track_caller]
     pub fn of(category: Category, label: LabelId) -> Span {
         let depth = SPANS.with_borrow_mut(|stack| {
             stack.push(Tag { category, label });
             stack.len() - 1
         });
-        Span { depth, _not_send: std::marker::PhantomData }
+        Span { depth, _entry: Entry::here() }
     }
 }
 
@@ -120,6 +126,7 @@ impl Span {
     /// Opens a span for a copy of bytes tagged `from`. Copies of lasting data (parameters, buffers, gradients,
     /// optimizer state, inputs) keep the category and owner. A copy of anything else is a temporary of the
     /// innermost span or, if none is open, of the original owner.
+    #[track_caller]
     pub(crate) fn of_copy(from: Tag) -> Span {
         let open = SPANS.with_borrow(|stack| stack.last().copied());
         let tag = match from.category {

@@ -8,9 +8,9 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs`, `capturing.rs`, `alloc_conf.rs`, `tf32.rs`, `cost.rs`, `clock.rs` | element types, the switches of autocast and inference mode, errors, layouts, owners of bytes, random numbers and generators, the properties of a device and those that an operator may depend on, short lists, panics as errors, whether a thread is capturing, the settings of a GPU's allocator, whether a GPU may multiply `float32` in TF32, what an operator computes and moves, the estimated time of a simulated GPU |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `caller.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs`, `capturing.rs`, `alloc_conf.rs`, `tf32.rs`, `cost.rs`, `clock.rs` | element types, the switches of autocast and inference mode, errors, layouts, the lines of the program that request memory, owners of bytes, random numbers and generators, the properties of a device and those that an operator may depend on, short lists, panics as errors, whether a thread is capturing, the settings of a GPU's allocator, whether a GPU may multiply `float32` in TF32, what an operator computes and moves, the estimated time of a simulated GPU |
 //! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | the views that kernels get, how an operator describes its work on an NVIDIA GPU, an operator's kernels, the device interface |
-//! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device/`, `cuda_times.rs` | the host, simulated devices, the device handle, NVIDIA GPUs, the times of their kernels |
+//! | `cpu/`, `sim.rs`, `device/`, `cuda_device/`, `cuda_times.rs` | the host, simulated devices, the device handle, NVIDIA GPUs, the times of their kernels |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
 //! | `pinned.rs` | pinned host memory, for asynchronous copies and for offloaded tensors |
 //! | `planned.rs` | requests for memory that are recorded, and served from an arena |
@@ -46,6 +46,7 @@ mod autocast_mode;
 pub mod autograd;
 pub mod backend;
 mod backend_suite;
+pub mod caller;
 mod capture;
 mod capturing;
 pub mod checkpoint;
@@ -107,7 +108,7 @@ pub use cpu::kernels::loss::Reduction;
 pub use cuda::CudaCall;
 pub use cuda_device::{CudaReport, cuda_report};
 pub use cuda_times::{KernelTime, cuda_kernel_times};
-pub use device::Device;
+pub use device::{Device, EventHandle, MemoryAction, MemoryEvent, ReadPlace, Rehearsal};
 pub use dispatch::{Tensors, call, create, into_out};
 pub use dtype::{DType, Element, Scalar, Stored, bf16, f16, promote, result_type};
 pub use error::{Error, OutOfMemory, Result};
@@ -128,14 +129,14 @@ pub use ops::{
     MemoryFormat, OPERATORS, PadMode, RecurrentLayer, RecurrentState, ReshapeTo, ResizeTo, Rotary,
     ScatterReduction, Tolerance, WindowOptions, unscale_,
 };
-pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
+pub use plimsoll_alloc::{BlockState, Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};
 pub use random::{Generator, RngState, with_generator};
 pub use residency::PinGuard;
 pub use sim::SimConfig;
 pub use storage::State;
 pub use stream::{Event, Stream, with_stream};
-pub use tensor::{Freed, Grads, HookHandle, Tensor};
+pub use tensor::{Freed, Grads, HookHandle, StorageUses, Tensor};
 pub use tf32::{allow_tf32_in_convolutions, allow_tf32_in_matmul};
 pub use traced::{Traced, TracedDifference, TracedPlan};
 pub use view::{In, Out};

@@ -336,7 +336,7 @@ impl<H: Deref<Target: Operator> + Send + Sync> Derivative for Recorded<H> {
     }
 
     fn kept(&self, visit: &mut dyn FnMut(&Data)) {
-        self.saved.iter().filter_map(|(_, saved)| saved.data()).for_each(visit);
+        self.saved.iter().for_each(|(_, saved)| saved.kept(visit));
     }
 
     fn in_operations(

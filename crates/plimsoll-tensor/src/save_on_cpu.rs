@@ -1,8 +1,12 @@
 //! [`save_on_cpu`] keeps the tensors saved for the backward pass in host memory, with a pair of saved-tensor hooks.
 
+use std::any::Any;
+use std::sync::Arc;
+
 use plimsoll_alloc::Tag;
 
-use crate::autograd::saved_tensors_hooks;
+use crate::autograd::{Hooks, with_hooks};
+use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -36,7 +40,28 @@ pub enum HostMemory {
 ///
 /// A simulated device has no values to copy, so no host memory is used; only the device's memory is accounted for.
 pub fn save_on_cpu<T>(memory: HostMemory, f: impl FnOnce() -> T) -> T {
-    saved_tensors_hooks(move |tensor| pack(tensor, memory), unpack, f)
+    with_hooks(Arc::new(OnCpu(memory)), f)
+}
+
+/// The hooks.
+struct OnCpu(HostMemory);
+
+impl Hooks for OnCpu {
+    fn pack(&self, tensor: &Tensor) -> Result<Box<dyn Any + Send + Sync>> {
+        Ok(Box::new(pack(tensor, self.0)?))
+    }
+
+    fn unpack(&self, value: &(dyn Any + Send + Sync)) -> Result<Tensor> {
+        let Some(packed) = value.downcast_ref() else { unreachable!("what `pack` made") };
+        unpack(packed)
+    }
+
+    fn kept(&self, value: &(dyn Any + Send + Sync), visit: &mut dyn FnMut(&Data)) {
+        match value.downcast_ref() {
+            Some(Packed::Kept { tensor, .. } | Packed::OnHost { tensor, .. }) => visit(tensor.data()),
+            Some(Packed::Simulated { .. }) | None => {}
+        }
+    }
 }
 
 /// A saved tensor.

@@ -134,7 +134,7 @@ struct RecordedDerivative {
 
 impl Derivative for RecordedDerivative {
     fn kept(&self, visit: &mut dyn FnMut(&Data)) {
-        self.kept.iter().filter_map(Saved::data).for_each(visit);
+        self.kept.iter().for_each(|saved| saved.kept(visit));
     }
 
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {

@@ -27,6 +27,7 @@ mod inference;
 mod keeps_little;
 mod late;
 mod memory;
+mod memory_story;
 mod moving;
 mod open_autograd;
 mod operators;

@@ -440,7 +440,8 @@ fn a_simulated_device_has_shapes_and_no_values() {
     let x = Tensor::from_slice(&[1.0f32, 2.0], &[2, 1], &device).unwrap();
     let y = x.matmul(x.t().unwrap()).unwrap();
     assert_eq!(y.shape(), [2, 2]);
-    let text = "to_vec: sim computes no values, so there is nothing to read; run on `cpu` to get numbers";
+    let text = "to_vec: sim computes no values, so there is nothing to read; run on `cpu` to get numbers, or call \
+                `Device::rehearse` to read zeros";
     assert_eq!(y.to_vec::<f32>().unwrap_err().to_string(), text);
     assert!(matches!(y.sum().unwrap().item::<f32>(), Err(Error::NoValues { op: "item", .. })));
     assert!(matches!(y.to_device(&Device::cpu()), Err(Error::NoValues { op: "to_device", .. })));

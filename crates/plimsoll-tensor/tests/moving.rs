@@ -175,7 +175,8 @@ fn what_cannot_be_padded_sorted_or_drawn_is_named() {
     assert_eq!(text(x.masked_select(&x)), message);
     let sim = Device::sim(SimConfig::new(1 << 30));
     let y = Tensor::zeros(&[2], &sim).unwrap();
-    let message = "masked_select: the size of the result depends on the mask, and sim computes no values";
+    let message = "masked_select: the size of the result depends on the mask, and sim computes no values: call \
+                   `Device::rehearse` to take them as zeros";
     assert_eq!(text(y.masked_select(y.gt_scalar(0.0).unwrap())), message);
 }
 

@@ -75,7 +75,7 @@ impl Driver for Segments {
 }
 
 /// The device.
-pub struct Own {
+pub(crate) struct Own {
     bus: Bus,
     memory: DeviceMemory,
     properties: DeviceProperties,
@@ -85,7 +85,7 @@ pub struct Own {
 
 impl Own {
     /// A device that counts its operators.
-    pub fn new(own: Arc<[AtomicU64; 2]>) -> Own {
+    pub(crate) fn new(own: Arc<[AtomicU64; 2]>) -> Own {
         let bus = Bus::default();
         // No address of a process is this high.
         let segments = Segments { bus: bus.clone(), next: 1 << 56 };

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Device, Error, Result, Tensor, unscale_};
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +86,9 @@ impl GradScaler {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn scale(&self, loss: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         loss.mul_scalar(self.state.scale)
     }
 
@@ -95,7 +98,9 @@ impl GradScaler {
     /// # Errors
     /// If it is called twice for the same optimizer before [`GradScaler::update`], or for rows or other parts of
     /// parameters that several ranks have.
+    #[track_caller]
     pub fn unscale_(&mut self, optimizer: &dyn Optimizer) -> Result<()> {
+        let _entry = Entry::here();
         let parameters = optimizer.parameters();
         let key = key(&parameters);
         if self.seen.contains_key(&key) {
@@ -128,7 +133,9 @@ impl GradScaler {
     ///
     /// # Errors
     /// The optimizer's errors, or if it steps twice before [`GradScaler::update`].
+    #[track_caller]
     pub fn step(&mut self, optimizer: &mut dyn Optimizer) -> Result<bool> {
+        let _entry = Entry::here();
         let key = key(&optimizer.parameters());
         if !self.seen.contains_key(&key) {
             self.unscale_(optimizer)?;

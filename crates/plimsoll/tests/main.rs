@@ -18,6 +18,7 @@ mod layer_case;
 mod layers;
 mod log;
 mod memory;
+mod memory_story;
 mod models;
 mod modules;
 mod network;

@@ -273,7 +273,7 @@ fn what_it_cannot_do_is_said_before_it_trains() -> std::result::Result<(), Train
     let message =
         |result: std::result::Result<plimsoll::Fitted, TrainError>| result.expect_err("refused").to_string();
     let model = model(&device);
-    let mut adamw = self::adamw(&model);
+    let mut adamw = adamw(&model);
     let before = bits(&model);
     let mut none = AdamW::new(vec![], AdamWOptions::default());
     let text = message(Trainer::new(&model, &mut none).fit(&train, |batch| loss(&model, batch)));
@@ -297,7 +297,7 @@ fn what_it_cannot_do_is_said_before_it_trains() -> std::result::Result<(), Train
     let device = Device::cpu_with(CpuConfig::default());
     let big = Sequential::new(&Scope::new(&device, 3)).add("flatten", Flatten::new)?;
     let big = big.add("fc", |s| Linear::new(s, 784, 1024))?;
-    let mut adamw = self::adamw(&big);
+    let mut adamw = adamw(&big);
     let trainer = Trainer::new(&big, &mut adamw).memory_limit(8 << 20);
     let result = trainer.fit(&train, |batch| loss(&big, batch));
     assert!(matches!(result, Err(TrainError::Tensor(Error::OutOfMemory(_)))), "{result:?}");

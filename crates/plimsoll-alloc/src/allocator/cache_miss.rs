@@ -36,6 +36,23 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
+    /// Gets the memory that a request needs, as [`malloc`](Self::malloc) would, and leaves it in the cache. Does nothing if a cached
+    /// block fits.
+    ///
+    /// # Errors
+    /// The errors of [`malloc`](Self::malloc).
+    pub fn reserve(&mut self, request: Request) -> Result<(), Error> {
+        if request.bytes == 0 {
+            return Ok(());
+        }
+        self.settle_frees(request.stream)?;
+        let mut sized = self.size_request(request)?;
+        match self.search(&sized) {
+            Some(_) => Ok(()),
+            None => make_room(self, &mut sized).map(drop),
+        }
+    }
+
     /// The second half of [`malloc`](Self::malloc): searches the cache again if callbacks freed memory, then gets
     /// memory. The caller may make other calls between the two halves.
     ///

@@ -68,6 +68,18 @@ impl DeviceMemory {
         shared.core.malloc_with_address(request, addr)
     }
 
+    /// Gets the memory that a request needs, and leaves it in the cache: [`Allocator::reserve`](crate::Allocator::reserve). Neither
+    /// callbacks nor observers are called.
+    ///
+    /// # Errors
+    /// The errors of [`Allocator::malloc`](crate::Allocator::malloc).
+    #[track_caller]
+    pub fn reserve(&self, request: Request) -> Result<(), Error> {
+        let mut shared = self.lock();
+        let request = shared.resolve(request, Location::caller());
+        shared.core.reserve(request)
+    }
+
     /// Runs the free-memory callbacks with the lock released, then continues the request.
     fn handle_cache_miss(&self, shared: Guard<'_, Shared>, miss: CacheMiss) -> Result<Allocation, Error> {
         let callbacks = shared.free_memory.clone();

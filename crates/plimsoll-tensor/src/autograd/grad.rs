@@ -2,6 +2,7 @@
 
 use super::callbacks::with_callbacks;
 use super::engine::Pass;
+use crate::caller::Entry;
 use crate::error::{Error, Result};
 use crate::tensor::{Edge, Keep, Tensor};
 
@@ -36,6 +37,7 @@ impl Tensor {
     /// # Errors
     /// If the tensor is not a scalar or requires no gradient, the graph is already freed, a saved tensor was changed in
     /// place, or memory runs out.
+    #[track_caller]
     pub fn backward(&self) -> Result<()> {
         self.backward_with(BackwardOptions::default())
     }
@@ -44,6 +46,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::backward`], or if an initial gradient has a different shape.
+    #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) -> Result<()> {
         let BackwardOptions { gradient, retain_graph, create_graph } = options;
         let options =
@@ -56,6 +59,7 @@ impl Tensor {
 ///
 /// # Errors
 /// The same errors as [`Tensor::backward`], for each root.
+#[track_caller]
 pub fn backward(roots: &[&Tensor], options: GradOptions) -> Result<()> {
     run(roots, None, options).map(drop)
 }
@@ -78,6 +82,7 @@ pub fn backward(roots: &[&Tensor], options: GradOptions) -> Result<()> {
 /// # Errors
 /// The same errors as [`Tensor::backward`], for each root; also if an input requires no gradient, or if no root depends
 /// on an input, unless `allow_unused` is set.
+#[track_caller]
 pub fn grad(roots: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
     let target = |(i, input): (usize, &&Tensor)| {
         let message = || {
@@ -97,7 +102,9 @@ pub fn grad(roots: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Resu
     }
 }
 
+#[track_caller]
 fn run(roots: &[&Tensor], targets: Option<&[Edge]>, options: GradOptions) -> Result<Vec<Option<Tensor>>> {
+    let _entry = Entry::here();
     let GradOptions { mut gradients, retain_graph, create_graph, .. } = options;
     if gradients.is_empty() {
         gradients.resize(roots.len(), None);

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use plimsoll_alloc::Bytes;
+
 use crate::data::Data;
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::label::{self, Category};
 use crate::tensor::{Edge, Node, Tensor};
@@ -22,6 +25,8 @@ pub struct Kept {
     pub owner: String,
     /// The memory category.
     pub category: Category,
+    /// The device that holds it.
+    pub device: Device,
     /// The operations whose derivatives keep it, newest first, each with its layer: `mul (in head)`. `accumulate_grad`
     /// stands for a leaf that is waiting for its gradient.
     pub through: Vec<String>,
@@ -35,8 +40,9 @@ impl fmt::Display for Kept {
 }
 
 /// Lists the allocations that the graphs ending in these tensors keep alive, largest first. They are freed by a
-/// backward pass, or when the last of these tensors is dropped, unless something else holds them too. Tensors that a
-/// hook packed, and tensors that will be recomputed, are not listed. This runs nothing and changes nothing.
+/// backward pass, or when the last of these tensors is dropped, unless something else holds them too. For tensors that
+/// will be recomputed, the list has what they are recomputed from; for tensors that a hook packed, it has what `pack`
+/// returned, if that is a tensor. This runs nothing and changes nothing.
 ///
 /// ```
 /// use plimsoll_tensor::autograd::kept_by;
@@ -82,6 +88,77 @@ pub fn kept_by(roots: &[&Tensor]) -> Vec<Kept> {
     all
 }
 
+/// The memory that a graph keeps alive: [`Tensor::saved_memory`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SavedMemory {
+    /// What the graph frees, unless something else holds it: activations, inputs and leaves that are no parameters, largest first.
+    pub saved: Vec<Kept>,
+    /// Parameters and buffers that the graph reads. The model holds them anyway.
+    pub parameters: Vec<Kept>,
+}
+
+impl SavedMemory {
+    /// Bytes of [`SavedMemory::saved`].
+    pub fn bytes(&self) -> u64 {
+        bytes(&self.saved)
+    }
+
+    /// Bytes of [`SavedMemory::parameters`].
+    pub fn parameter_bytes(&self) -> u64 {
+        bytes(&self.parameters)
+    }
+}
+
+fn bytes(list: &[Kept]) -> u64 {
+    list.iter().map(|kept| kept.bytes).sum()
+}
+
+impl fmt::Display for SavedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const ROWS: usize = 20;
+        let (saved, parameters) = (self.bytes(), self.parameter_bytes());
+        write!(f, "the graph keeps {} alive, and reads {} of parameters", Bytes(saved), Bytes(parameters))?;
+        let share = |bytes: u64| 100.0 * bytes as f64 / saved.max(1) as f64;
+        for Kept { bytes, shape, dtype, owner, through, .. } in self.saved.iter().take(ROWS) {
+            let (share, through) = (share(*bytes), through.join(", "));
+            write!(
+                f,
+                "\n{share:5.1} %  {}  {dtype} {shape:?} of {owner}, saved by {through}",
+                Bytes(*bytes)
+            )?;
+        }
+        match self.saved.get(ROWS..) {
+            None | Some([]) => Ok(()),
+            Some(rest) => write!(f, "\n{:5.1} %  in {} others", share(bytes(rest)), rest.len()),
+        }
+    }
+}
+
+impl Tensor {
+    /// The memory that the graph of this tensor keeps alive, by allocation: each with its owner and the operations that saved it.
+    /// Allocations that several operations saved count once. For several tensors, use [`kept_by`].
+    ///
+    /// ```
+    /// use plimsoll_tensor::label::{Category, intern};
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let w = Tensor::ones(&[8, 8], &device)?.requires_grad_(true)?;
+    /// w.set_owner(Category::Parameter, intern("fc.weight"));
+    /// let x = Tensor::ones(&[1024, 8], &device)?;
+    /// let loss = x.matmul(&w)?.relu()?.sum()?;
+    /// let memory = loss.saved_memory();
+    /// assert_eq!((memory.bytes(), memory.parameter_bytes()), (2 * 1024 * 8 * 4, 8 * 8 * 4));
+    /// println!("{memory}");
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    pub fn saved_memory(&self) -> SavedMemory {
+        let is_held = |kept: &Kept| matches!(kept.category, Category::Parameter | Category::Buffer);
+        let (parameters, saved) = kept_by(&[self]).into_iter().partition(is_held);
+        SavedMemory { saved, parameters }
+    }
+}
+
 /// The storages in the order in which they were found, and the index of each.
 #[derive(Default)]
 struct FoundStorages {
@@ -100,6 +177,7 @@ impl FoundStorages {
                 dtype: data.dtype,
                 owner: label::text(tag.label),
                 category: tag.category,
+                device: data.storage.device().clone(),
                 through: Vec::new(),
             });
         }

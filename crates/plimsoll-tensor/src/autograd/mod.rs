@@ -22,7 +22,7 @@ pub use grad_mode::{
     InferenceMode, NoGrad, enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad,
 };
 pub(crate) use grad_mode::{Recomputing, is_recomputing};
-pub use kept::{Kept, kept_by};
+pub use kept::{Kept, SavedMemory, kept_by};
 pub use saved::saved_tensors_hooks;
 pub(crate) use saved::{
     Hooks, Saved, Unpacked, hooks_are_open, observe_seconds, observing, tensors_left, with_hooks,

@@ -59,11 +59,12 @@ impl Saved {
         !matches!(self, Saved::Kept { .. })
     }
 
-    /// The values, if they are kept in memory.
-    pub(crate) fn data(&self) -> Option<&Data> {
+    /// Calls `visit` with the values that it keeps in memory. What a value is recomputed from is visited by the node that made it.
+    pub(crate) fn kept(&self, visit: &mut dyn FnMut(&Data)) {
         match self {
-            Saved::Kept { data, .. } => Some(data),
-            Saved::Recomputed { .. } | Saved::Packed { .. } => None,
+            Saved::Kept { data, .. } => visit(data),
+            Saved::Recomputed { .. } => {}
+            Saved::Packed { value, hooks } => hooks.kept(value.as_ref(), visit),
         }
     }
 
@@ -177,6 +178,13 @@ pub(crate) fn observing<T>(f: impl FnOnce() -> T) -> (T, Observed) {
 pub(crate) trait Hooks: Send + Sync {
     fn pack(&self, tensor: &Tensor) -> Result<Box<dyn Any + Send + Sync>>;
     fn unpack(&self, value: &(dyn Any + Send + Sync)) -> Result<Tensor>;
+    /// Calls `visit` with the tensors that the packed value keeps in memory, if they are known.
+    fn kept(&self, value: &(dyn Any + Send + Sync), visit: &mut dyn FnMut(&Data)) {
+        if let Some(tensor) = value.downcast_ref::<Tensor>() {
+            visit(tensor.data());
+        }
+    }
+
     /// The number of further tensors after which `pack` returns an error that ends the run.
     fn tensors_left(&self) -> Option<usize> {
         None

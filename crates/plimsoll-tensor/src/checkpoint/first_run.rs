@@ -4,6 +4,7 @@
 use crate::autocast;
 use crate::autocast_mode;
 use crate::autograd::{Recomputing, Saved};
+use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -43,6 +44,11 @@ impl FirstRun {
         }
         let generator = random::current().map(|generator| generator.state());
         FirstRun { inputs: Vec::new(), random, generator, autocast: autocast_mode::lower() }
+    }
+
+    /// Calls `visit` with the inputs that are kept in memory.
+    pub(super) fn kept(&self, visit: &mut dyn FnMut(&Data)) {
+        self.inputs.iter().for_each(|(saved, _)| saved.kept(visit));
     }
 
     /// The inputs' values, detached from any graph.

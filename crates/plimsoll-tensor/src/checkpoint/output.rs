@@ -13,7 +13,7 @@ use crate::autograd::{hooks_are_open, is_grad_enabled, no_grad};
 use crate::data::Data;
 use crate::error::{Error, Result};
 use crate::storage::{Recompute, Storage};
-use crate::tensor::Tensor;
+use crate::tensor::{Held, Tensor};
 
 /// Runs `f` on `inputs`. An operation that would save the output for the backward pass saves the inputs instead, and the
 /// backward pass runs `f` a second time, with the same random numbers and under the same autocast. Tensors that `f`
@@ -86,8 +86,9 @@ where
     }
     let Data { storage, layout, dtype } = out.data().clone();
     let output = Output { f, first, like: (layout, dtype), state: Mutex::default() };
-    let output: Arc<dyn Recompute> = Arc::new(output);
-    storage.recompute_with(Arc::downgrade(&output));
+    let output = Arc::new(output);
+    let recompute: Arc<dyn Recompute> = output.clone();
+    storage.recompute_with(Arc::downgrade(&recompute));
     // The saved inputs are dropped with the graph.
     node.hold(output);
 }
@@ -110,6 +111,12 @@ struct State {
 impl<F> Output<F> {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F: Send + Sync> Held for Output<F> {
+    fn kept(&self, visit: &mut dyn FnMut(&Data)) {
+        self.first.kept(visit);
     }
 }
 

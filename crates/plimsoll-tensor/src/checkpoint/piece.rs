@@ -4,11 +4,13 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::autograd::{Hooks, enable_grad, is_grad_enabled, saved_tensors_hooks, with_hooks};
+use crate::autograd::{Hooks, enable_grad, is_grad_enabled, with_hooks};
+use crate::data::Data;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Dims;
 use crate::tensor::Tensor;
+use crate::unwind::caught;
 
 use super::first_run::FirstRun;
 
@@ -43,13 +45,8 @@ where
         return f(&inputs.iter().map(|&input| input.clone()).collect::<Vec<_>>());
     }
     let piece = Arc::new(Piece::new(f, inputs)?);
-    let (packs, unpacks) = (piece.clone(), piece.clone());
-    let out = saved_tensors_hooks(
-        move |tensor: &Tensor| Ok(packs.count(tensor)),
-        move |number: &usize| unpacks.unpack(*number),
-        || (piece.f)(&inputs.iter().map(|&input| input.clone()).collect::<Vec<_>>()),
-    )?;
-    Ok(out)
+    let hooks = Arc::new(FirstPass(piece.clone()));
+    with_hooks(hooks, || (piece.f)(&inputs.iter().map(|&input| input.clone()).collect::<Vec<_>>()))
 }
 
 /// Whether this thread is running a piece for the second time. Side effects that must happen only once, such as updates of
@@ -138,6 +135,27 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
             return Err(stop());
         }
         Ok(())
+    }
+}
+
+/// The hooks of the first run: a saved tensor is packed as its number.
+struct FirstPass<F>(Arc<Piece<F>>);
+
+impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Hooks for FirstPass<F> {
+    fn pack(&self, tensor: &Tensor) -> Result<Box<dyn Any + Send + Sync>> {
+        Ok(Box::new(self.0.count(tensor)))
+    }
+
+    fn unpack(&self, value: &(dyn Any + Send + Sync)) -> Result<Tensor> {
+        let Some(number) = value.downcast_ref::<usize>() else { unreachable!("what `pack` made") };
+        caught("checkpoint", "the function", || self.0.unpack(*number))
+    }
+
+    fn kept(&self, value: &(dyn Any + Send + Sync), visit: &mut dyn FnMut(&Data)) {
+        // The inputs belong to the piece: its first saved tensor shows them.
+        if value.downcast_ref::<usize>() == Some(&0) {
+            self.0.first.kept(visit);
+        }
     }
 }
 

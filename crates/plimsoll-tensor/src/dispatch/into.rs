@@ -53,6 +53,7 @@ impl Target {
 /// Errors of `f` and of [`Tensor::copy_`]. Also if the result's shape differs from that of `out`, or `out` cannot hold
 /// its dtype; if operands require a gradient outside `no_grad`; or if an operation reads the old values of `out` after
 /// an earlier one wrote there.
+#[track_caller]
 pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> {
     const NAME: &str = "into_out";
     /// Restores the state, even if `f` panics.

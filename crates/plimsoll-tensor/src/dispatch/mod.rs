@@ -32,12 +32,14 @@ mod run;
 mod scratch;
 mod watch;
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::autocast;
 use crate::autograd::{is_grad_enabled, place};
+use crate::caller;
 use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -73,7 +75,9 @@ pub(crate) use watch::{ExecutedOperator, Watch, set_watch};
 ///
 /// # Panics
 /// If there are no tensors; use [`create`] for an operator without inputs.
+#[track_caller]
 pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
+    caller::called(Location::caller());
     let Some(first) = ins.first() else {
         unreachable!("{} has no tensors: it goes through `create`", op.name());
     };
@@ -144,6 +148,7 @@ fn link_outputs(
 }
 
 /// [`call`] for an operator with one output.
+#[track_caller]
 pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
     let mut outs = call(op, ins)?;
     assert_eq!(outs.len(), 1, "outputs of an operator that has one");
@@ -155,7 +160,9 @@ pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
 /// # Errors
 /// The same errors as [`call`].
 #[allow(clippy::needless_pass_by_value, reason = "as `call`")]
+#[track_caller]
 pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
+    caller::called(Location::caller());
     match device.shares_operators() {
         false => execute_create(&Owned(op), device),
         true => execute_create(&Arc::new(op), device),
@@ -170,7 +177,9 @@ fn execute_create<H: OperatorHandle>(op: &H, device: &Device) -> Result<Tensors>
 }
 
 /// An uninitialized tensor; `name` labels the allocation.
+#[track_caller]
 pub(crate) fn empty(shape: &[usize], dtype: DType, device: &Device, name: &'static str) -> Result<Data> {
+    caller::called(Location::caller());
     device.late_error()?;
     Data::alloc(device, Layout::contiguous(shape), dtype, name)
 }

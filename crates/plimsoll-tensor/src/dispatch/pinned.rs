@@ -1,6 +1,9 @@
 //! Copies to and from pinned memory.
 
+use std::panic::Location;
+
 use super::launch::{copy, lock, use_on_current_stream};
+use crate::caller;
 use crate::capturing;
 use crate::cpu;
 use crate::data::Data;
@@ -45,6 +48,7 @@ pub(crate) fn copy_pinned(from: &Data, to: &Data, device: &Device, op: &'static 
 }
 
 /// A row-major copy in pinned memory, on the host.
+#[track_caller]
 pub(crate) fn copy_to_pinned(from: &Data, op: &'static str) -> Result<Data> {
     let pinned = empty_pinned(from, from.storage.device(), op)?;
     copy(from.storage.device(), from, &pinned)?;
@@ -52,17 +56,20 @@ pub(crate) fn copy_to_pinned(from: &Data, op: &'static str) -> Result<Data> {
 }
 
 /// Pinned memory for a row-major copy of `like`.
+#[track_caller]
 pub(crate) fn empty_pinned(like: &Data, host: &Device, op: &'static str) -> Result<Data> {
     empty_in_pinned(like.layout.shape(), like.dtype, host, op)
 }
 
 /// Pinned memory for a row-major tensor.
+#[track_caller]
 pub(crate) fn empty_in_pinned(
     shape: &[usize],
     dtype: DType,
     host: &Device,
     op: &'static str,
 ) -> Result<Data> {
+    caller::called(Location::caller());
     let layout = Layout::contiguous(shape);
     let storage = Storage::alloc_pinned(host, (layout.len() * dtype.size()) as u64, op)?;
     Ok(Data { storage, layout, dtype })

@@ -10,6 +10,7 @@ use crate::operator::Meta;
 use crate::tensor::Tensor;
 
 /// A list of owned or borrowed tensors, borrowed.
+#[track_caller]
 pub(crate) fn borrowed(tensors: &[impl AsRef<Tensor>]) -> SmallVec<[&Tensor; 4]> {
     tensors.iter().map(AsRef::as_ref).collect()
 }
@@ -31,13 +32,15 @@ pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usi
     })
 }
 
-/// Fails if a device computes no values and the size of the result depends on the values of `what`.
+/// Fails if values of a device cannot be read and the size of the result depends on the values of `what`.
 pub(crate) fn want_values(op: &'static str, what: &str, device: &Device) -> Result<()> {
-    if device.has_values() {
+    if device.has_readable_values() {
         return Ok(());
     }
-    let message =
-        format!("the size of the result depends on {what}, and {} computes no values", device.name());
+    let message = format!(
+        "the size of the result depends on {what}, and {} computes no values: call `Device::rehearse` to take them as zeros",
+        device.name()
+    );
     Err(Error::argument(op, message))
 }
 

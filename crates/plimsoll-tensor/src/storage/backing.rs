@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_alloc::Allocation;
+use plimsoll_alloc::{Allocation, Tag};
 
 use crate::device::Device;
 use crate::pinned::Block;
@@ -72,9 +72,9 @@ impl<R, G> Backing<R, G> {
 
     /// Frees the memory; that of a plan is free when its lease is dropped. Called with no lock held, since a recipe may own
     /// tensors.
-    pub(super) fn free(self, device: &Device) {
+    pub(super) fn free(self, device: &Device, tag: Tag) {
         if let Backing::Device(allocation, lease) = self {
-            device.memory().free(allocation);
+            device.free(allocation, tag);
             drop(lease);
         }
     }

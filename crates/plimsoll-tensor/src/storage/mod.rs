@@ -9,6 +9,7 @@ mod backing;
 mod lent;
 mod locks;
 mod moves;
+mod reserve;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -266,6 +267,13 @@ impl Storage {
         Arc::strong_count(&self.0)
     }
 
+    /// The numbers of tensors, saved tensors and guards that keep these bytes alive.
+    pub(crate) fn uses(&self) -> (usize, usize, usize) {
+        let account = self.account();
+        let (saved, guards) = (account.saved as usize, account.guards as usize);
+        (self.ref_count().saturating_sub(saved + guards), saved, guards)
+    }
+
     /// The number of in-place changes. A lent storage changes with the rows that it is gathered from.
     pub(crate) fn version(&self) -> u32 {
         let own = self.0.version.load(Ordering::Acquire);
@@ -309,8 +317,9 @@ impl Storage {
             Backing::Lent => Backing::Lent,
             _ => return false,
         };
+        let tag = account.tag;
         drop((account, writing));
-        taken.free(&self.0.device);
+        taken.free(&self.0.device, tag);
         true
     }
 
@@ -399,6 +408,7 @@ fn request(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<(A
         result = device.memory().alloc(request());
     }
     let allocation = result.map_err(|error| refused(device, op, tag, error))?;
+    device.allocated(&allocation, tag, op);
     Ok((allocation, stream))
 }
 
@@ -407,7 +417,7 @@ impl Drop for Inner {
         let account = self.account.get_mut().unwrap_or_else(PoisonError::into_inner);
         let backing = std::mem::replace(&mut account.backing, Backing::Gone);
         let (hooks, tag) = (std::mem::take(&mut account.on_free), account.tag);
-        backing.free(&self.device);
+        backing.free(&self.device, tag);
         for hook in hooks {
             let (bytes, by) = (self.bytes, label::current_layer());
             // A panic here could be a second one, which would end the process.

@@ -86,8 +86,9 @@ impl Storage {
         let away = Backing::Offloaded { block: Arc::new(block), copied };
         let backing = mem::replace(&mut account.backing, away);
         self.0.address.store(AWAY, Ordering::Release);
+        let tag = account.tag;
         drop((account, writing));
-        backing.free(&self.0.device);
+        backing.free(&self.0.device, tag);
         Ok(())
     }
 
@@ -102,8 +103,9 @@ impl Storage {
         self.may_leave(account.guards, &account.backing, "evict_with")?;
         let backing = mem::replace(&mut account.backing, Backing::Evicted(recipe));
         self.0.address.store(AWAY, Ordering::Release);
+        let tag = account.tag;
         drop((account, writing));
-        backing.free(&self.0.device);
+        backing.free(&self.0.device, tag);
         Ok(())
     }
 
@@ -187,7 +189,7 @@ impl Storage {
         let done = copy.and_then(|copied| copied.synchronize());
         let backing = Backing::Device(allocation, None);
         if let Err(error) = done {
-            backing.free(device);
+            backing.free(device, self.tag());
             return Err(error);
         }
         self.settle(
@@ -251,8 +253,9 @@ impl Storage {
         } else {
             backing
         };
+        let tag = account.tag;
         drop((account, writing));
-        old.free(&self.0.device);
+        old.free(&self.0.device, tag);
     }
 
     /// Copies all bytes between the device and a block of pinned memory, on the current stream. Returns an event after the

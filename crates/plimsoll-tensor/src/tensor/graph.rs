@@ -109,6 +109,12 @@ pub(crate) trait Derivative: Send + Sync {
     }
 }
 
+/// What a node keeps alive besides its derivative.
+pub(crate) trait Held: Send + Sync {
+    /// Calls `visit` with each tensor that it keeps.
+    fn kept(&self, visit: &mut dyn FnMut(&Data));
+}
+
 /// The destination of a gradient.
 #[derive(Clone)]
 pub(crate) enum Edge {

@@ -55,9 +55,11 @@ impl Hooks {
         Ok(grad)
     }
 
-    /// Whether the gradient of an output is retained in its tensor.
-    fn retains(&self, output: usize) -> bool {
-        self.of(output).iter().any(|hook| matches!(hook, Hook::Retain(_)))
+    /// The number of the hook that retains the gradient of an output in its tensor, if there is one.
+    fn retaining(&self, output: usize) -> Option<u64> {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let retains = |entry: &&Entry| entry.output == output && matches!(entry.hook, Hook::Retain(_));
+        entries.iter().find(retains).map(|entry| entry.number)
     }
 
     /// Calls the post-accumulate hooks of a leaf.
@@ -131,24 +133,41 @@ impl Tensor {
     }
 
     /// Keeps the gradient of a tensor that an operation made, as for a leaf. It is the gradient after the other hooks. A second
-    /// call changes nothing. Like `Tensor.retain_grad`.
+    /// call changes nothing, and returns a handle of the same hook. Like `Tensor.retain_grad`, but the handle removes it: later
+    /// passes keep no gradient, and the one that is there stays until [`Tensor::clear_grad`]. For a leaf, which keeps its gradient
+    /// anyway, the handle does nothing.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{BackwardOptions, Device, Tensor};
+    /// let x = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
+    /// let y = x.exp()?;
+    /// let kept = y.retain_grad()?;
+    /// let loss = y.sum()?;
+    /// loss.backward_with(BackwardOptions { retain_graph: true, ..Default::default() })?;
+    /// assert_eq!(y.grad().unwrap().to_vec::<f32>()?, [1.0; 2]);
+    /// y.clear_grad();
+    /// kept.remove();
+    /// loss.backward()?;
+    /// assert!(y.grad().is_none() && !y.retains_grad());
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If a tensor requires no gradient.
-    pub fn retain_grad(&self) -> Result<()> {
+    pub fn retain_grad(&self) -> Result<HookHandle> {
         if self.is_leaf() && self.requires_grad() {
-            return Ok(());
+            return Ok(HookHandle { hooks: Weak::new(), number: 0 });
         }
         let (hooks, output) = self.hooks("retain_grad")?;
-        if !hooks.retains(output) {
-            hooks.add(output, Hook::Retain(Arc::new(self.downgrade())));
-        }
-        Ok(())
+        Ok(match hooks.retaining(output) {
+            Some(number) => HookHandle { hooks: Arc::downgrade(&hooks), number },
+            None => hooks.add(output, Hook::Retain(Arc::new(self.downgrade()))),
+        })
     }
 
-    /// Whether [`Tensor::retain_grad`] was called on this tensor, through any handle. Like `Tensor.retains_grad`.
+    /// Whether [`Tensor::retain_grad`] was called on this tensor, through any handle, and not removed. Like `Tensor.retains_grad`.
     pub fn retains_grad(&self) -> bool {
         let Some((node, output)) = &self.0.made_by else { return false };
-        node.hooks().is_some_and(|hooks| hooks.retains(*output))
+        node.hooks().is_some_and(|hooks| hooks.retaining(*output).is_some())
     }
 }

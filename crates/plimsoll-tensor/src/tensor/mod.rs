@@ -29,11 +29,12 @@ use crate::label::{self, Category, LabelId};
 use crate::stream::Stream;
 
 pub use freed::Freed;
-pub(crate) use graph::{Derivative, Edge, Hooks, MadeBy, Node, WeakTensor, any_hooks};
+pub(crate) use graph::{Derivative, Edge, Held, Hooks, MadeBy, Node, WeakTensor, any_hooks};
 pub use graph::{Grads, Tensor};
 pub use hooks::HookHandle;
 pub(crate) use lineage::gradient_of_base;
 pub(crate) use node::Keep;
+pub use sharing::StorageUses;
 
 use graph::Inner;
 

@@ -8,7 +8,7 @@ use plimsoll_alloc::StreamId;
 use smallvec::SmallVec;
 
 use super::graph::Sizes;
-use super::{Derivative, Edge, Grads, Hooks, Node, Tensor};
+use super::{Derivative, Edge, Grads, Held, Hooks, Node, Tensor};
 use crate::data::Data;
 use crate::error::{Error, Result};
 use crate::few::fill;
@@ -113,11 +113,9 @@ impl Node {
     }
 
     /// Keeps `held` alive as long as the derivative: until a backward pass has run it, or the graph is dropped.
-    pub(crate) fn hold<T: Send + Sync + 'static>(&self, held: T) {
+    pub(crate) fn hold(&self, held: Arc<dyn Held>) {
         let mut slot = self.derivative.lock().unwrap_or_else(PoisonError::into_inner);
-        *slot = slot
-            .take()
-            .map(|derivative| Arc::new(Holding { derivative, _held: held }) as Arc<dyn Derivative>);
+        *slot = slot.take().map(|derivative| Arc::new(Holding { derivative, held }) as Arc<dyn Derivative>);
     }
 
     /// The derivative: taken out, so that dropping it frees its saved tensors, or shared if the graph is kept.
@@ -129,18 +127,19 @@ impl Node {
 }
 
 /// A derivative, and a value that is dropped with it.
-struct Holding<T> {
+struct Holding {
     derivative: Arc<dyn Derivative>,
-    _held: T,
+    held: Arc<dyn Held>,
 }
 
-impl<T: Send + Sync> Derivative for Holding<T> {
+impl Derivative for Holding {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         self.derivative.backward(node, grads, wanted)
     }
 
     fn kept(&self, visit: &mut dyn FnMut(&Data)) {
         self.derivative.kept(visit);
+        self.held.kept(visit);
     }
 
     fn in_operations(

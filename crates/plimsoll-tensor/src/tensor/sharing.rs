@@ -1,6 +1,34 @@
-//! Which tensors share memory, and the address and size of that memory.
+//! Which tensors share memory, what keeps it alive, and the address and size of that memory.
+
+use std::sync::Arc;
 
 use super::Tensor;
+
+/// What keeps the memory of a tensor alive: [`Tensor::storage_uses`].
+///
+/// ```
+/// use plimsoll_tensor::{Device, Tensor};
+/// let x = Tensor::ones(&[4], &Device::cpu())?.requires_grad_(true)?;
+/// let (again, view, copy) = (x.clone(), x.detach().reshape(&[2, 2])?, x.copy()?);
+/// let uses = x.storage_uses();
+/// assert_eq!((uses.handles, uses.views, uses.saved), (3, 1, 0)); // `x`, `again`, and the graph of `copy`
+/// let loss = x.square()?.sum()?;
+/// assert_eq!(x.storage_uses().saved, 1); // the derivative of `square` reads it
+/// # drop((again, view, copy, loss));
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StorageUses {
+    /// Handles of this tensor: clones count. A graph has one for each edge to a leaf.
+    pub handles: usize,
+    /// Other tensors on the same memory: views, and results of `detach`. The handles of one count once.
+    pub views: usize,
+    /// How many times operations have saved the memory for the backward pass.
+    pub saved: usize,
+    /// Guards that keep the bytes on their device: those of [`Tensor::pin`], and of operations that run.
+    pub guards: usize,
+}
 
 impl Tensor {
     /// The address of the storage on its device: equal for all views of one storage; 0 while the bytes are evicted
@@ -30,6 +58,14 @@ impl Tensor {
     /// tensor count once.
     pub fn storage_ref_count(&self) -> usize {
         self.data().storage.ref_count()
+    }
+
+    /// What keeps the memory alive: handles of this tensor (two handles are two), other tensors on it, and saves for the backward
+    /// pass. [`StorageUses`] has an example.
+    pub fn storage_uses(&self) -> StorageUses {
+        let handles = Arc::strong_count(&self.0);
+        let (tensors, saved, guards) = self.data().storage.uses();
+        StorageUses { handles, views: tensors.saturating_sub(1), saved, guards }
     }
 
     /// Whether both tensors use the same storage.

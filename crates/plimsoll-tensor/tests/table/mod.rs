@@ -10,7 +10,10 @@ mod further;
 pub(crate) mod tensors;
 mod training;
 
-use plimsoll_tensor::{BackwardOptions, Device, SimConfig, Tensor, no_grad};
+use std::collections::BTreeSet;
+use std::sync::mpsc;
+
+use plimsoll_tensor::{BackwardOptions, Device, MemoryAction, MemoryEvent, SimConfig, Tensor, no_grad};
 use serde_json::Value;
 
 use crate::forms::Form;
@@ -99,4 +102,36 @@ fn a_simulated_device_has_the_shapes_without_the_values() {
             }
         }
     }
+}
+
+#[test]
+fn memory_of_every_operation_belongs_to_the_line_that_called_it() {
+    let device = Device::sim(SimConfig::new(1 << 30));
+    device.rehearse(); // results whose size depends on values are those of zeros
+    let (sender, found) = mpsc::channel();
+    let in_tests = |event: &MemoryEvent| event.at.is_some_and(|at| at.file().contains("/tests/"));
+    device.on_event(move |event| {
+        if event.action == MemoryAction::Alloc && !in_tests(event) {
+            sender.send(event.op).unwrap();
+        }
+    });
+    let mut unknown = BTreeSet::new();
+    for case in &cases() {
+        let op = case[0].as_str().unwrap();
+        let text = |text: Option<&str>| tensors::tensor(text.unwrap(), Form::Dense, &device);
+        let inputs: Vec<Tensor> = texts(&case[2])
+            .into_iter()
+            .map(text)
+            .map(|tensor| tensor.requires_grad_(tensor.dtype().is_float()).unwrap())
+            .collect();
+        let outputs = calls::call(op, &case[1], &inputs).unwrap_or_default();
+        unknown.extend(found.try_iter().map(|by| format!("{op}: {by}")));
+        for output in outputs.iter().filter(|output| output.requires_grad()) {
+            let options = BackwardOptions { retain_graph: true, ..BackwardOptions::default() };
+            let gradient = output.ones_like().unwrap();
+            output.backward_with(BackwardOptions { gradient: Some(gradient), ..options }).unwrap();
+        }
+        unknown.extend(found.try_iter().map(|by| format!("backward of {op}: {by}")));
+    }
+    assert!(unknown.is_empty(), "{unknown:#?}");
 }

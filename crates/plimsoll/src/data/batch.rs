@@ -1,5 +1,6 @@
 //! A batch in host memory: one array per field of the data set, samples along the first dimension.
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::label::{self, Category, Span};
 use plimsoll_tensor::{Device, Tensor};
 
@@ -61,7 +62,9 @@ impl HostBatch {
     ///
     /// # Errors
     /// The same errors as [`HostField::to_device`].
+    #[track_caller]
     pub fn to_device(&self, device: &Device) -> plimsoll_tensor::Result<Vec<Tensor>> {
+        let _entry = Entry::here();
         self.fields.iter().map(|field| field.to_device(device)).collect()
     }
 
@@ -86,7 +89,9 @@ impl HostBatch {
     ///
     /// # Errors
     /// If the arrays have no values, or memory runs out.
+    #[track_caller]
     pub fn pin_memory(&self) -> plimsoll_tensor::Result<Vec<Tensor>> {
+        let _entry = Entry::here();
         let pinned = |field: &HostField| {
             let _owner = Span::of(Category::Input, label::intern(field.name));
             let HostArray { dtype, shape, values } = &field.array;

@@ -56,6 +56,7 @@ impl Bernoulli {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn kl_divergence(&self, other: &Bernoulli) -> Result<Tensor> {
         let of_value = |own: &Tensor, theirs: &Tensor, gap: Tensor| {
             let part = (own * gap)?.masked_fill(theirs.eq_scalar(0.0)?, f64::INFINITY)?;
@@ -73,16 +74,19 @@ impl Distribution for Bernoulli {
         self.probs.shape()
     }
 
+    #[track_caller]
     fn sample(&self, sample_shape: &[usize]) -> Result<Tensor> {
         let shape = [sample_shape, self.batch_shape()].concat();
         no_grad(|| self.probs.detach().expand(&shape)?.bernoulli())
     }
 
+    #[track_caller]
     fn log_prob(&self, value: &Tensor) -> Result<Tensor> {
         let (logits, value) = broadcast(&self.logits, value)?;
         logits.binary_cross_entropy_with_logits(value, None, None, Reduction::None)?.neg()
     }
 
+    #[track_caller]
     fn entropy(&self) -> Result<Tensor> {
         self.logits.binary_cross_entropy_with_logits(&self.probs, None, None, Reduction::None)
     }

@@ -59,6 +59,7 @@ impl Categorical {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn kl_divergence(&self, other: &Categorical) -> Result<Tensor> {
         let terms = (&self.probs * (&self.logits - &other.logits)?)?;
         let terms = terms.masked_fill(other.probs.eq_scalar(0.0)?, f64::INFINITY)?;
@@ -81,6 +82,7 @@ impl Distribution for Categorical {
     }
 
     /// Numbers, `int64`.
+    #[track_caller]
     fn sample(&self, sample_shape: &[usize]) -> Result<Tensor> {
         let (batch, count) = (self.batch_shape(), sample_shape.iter().product::<usize>());
         let rows = batch.iter().product::<usize>();
@@ -96,6 +98,7 @@ impl Distribution for Categorical {
     }
 
     /// `value` contains whole numbers of any type.
+    #[track_caller]
     fn log_prob(&self, value: &Tensor) -> Result<Tensor> {
         let value = value.to_dtype(DType::I64)?.unsqueeze(-1)?;
         let numbers = self.logits.shape()[self.logits.rank() - 1];
@@ -105,6 +108,7 @@ impl Distribution for Categorical {
         self.logits.expand(&shape)?.gather(-1, value)?.squeeze(-1)
     }
 
+    #[track_caller]
     fn entropy(&self) -> Result<Tensor> {
         // A number with probability 0 contributes 0, not 0 times minus infinity.
         let least = match self.logits.dtype() {

@@ -49,6 +49,7 @@ impl Normal {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn rsample(&self, sample_shape: &[usize]) -> Result<Tensor> {
         let shape = [sample_shape, self.batch_shape()].concat();
         let noise = Tensor::empty(&shape, self.loc.dtype(), self.loc.device())?;
@@ -61,6 +62,7 @@ impl Normal {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn kl_divergence(&self, other: &Normal) -> Result<Tensor> {
         let ratio = (&self.scale / &other.scale)?.square()?;
         let distance = ((&self.loc - &other.loc)? / &other.scale)?.square()?;
@@ -73,15 +75,18 @@ impl Distribution for Normal {
         self.loc.shape()
     }
 
+    #[track_caller]
     fn sample(&self, sample_shape: &[usize]) -> Result<Tensor> {
         no_grad(|| self.rsample(sample_shape))
     }
 
+    #[track_caller]
     fn log_prob(&self, value: &Tensor) -> Result<Tensor> {
         let distance = ((value - &self.loc)? / &self.scale)?.square()?;
         ((distance * -0.5)? - self.scale.log()?)? - 0.5 * TAU.ln()
     }
 
+    #[track_caller]
     fn entropy(&self) -> Result<Tensor> {
         self.scale.log()? + (0.5 + 0.5 * TAU.ln())
     }

@@ -3,6 +3,7 @@
 use plimsoll_tensor::{DType, Error, Result, Tensor};
 
 /// Both tensors in their common shape.
+#[track_caller]
 pub(super) fn broadcast(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     let (x, y) = (a.shape(), b.shape());
     let rank = x.len().max(y.len());
@@ -17,6 +18,7 @@ pub(super) fn broadcast(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
 }
 
 /// Probabilities, at least one rounding error away from 0 and 1, so that their logarithms are finite. As PyTorch's `clamp_probs`.
+#[track_caller]
 pub(super) fn within(probs: &Tensor) -> Result<Tensor> {
     let eps = match probs.dtype() {
         DType::F64 => f64::EPSILON,

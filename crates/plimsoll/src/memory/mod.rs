@@ -2,8 +2,10 @@
 //!
 //! [`Report`] is the report of a run; [`outside_bytes`] is the one figure in it that does not come from the allocator. The
 //! command-line program formats reports. To save the history of requests, use a snapshot in PyTorch's format ([`record_history`],
-//! [`save_snapshot`]) or, for a long run, a log ([`stream_history`]). [`live`] watches a running program.
+//! [`save_snapshot`]) or, for a long run, a log ([`stream_history`]). [`live`] watches a running program. [`growth`] finds memory that grows
+//! from step to step.
 
+mod growth;
 pub mod live;
 mod log;
 mod snapshot;
@@ -11,6 +13,7 @@ mod text;
 
 use std::fs;
 
+pub use growth::{Grown, Growth, assert_no_growth, growth};
 pub use log::{HistoryLog, stream_history};
 pub use plimsoll_tensor::history::HistoryOptions;
 pub use snapshot::{record_history, save_snapshot, snapshot, stop_history};

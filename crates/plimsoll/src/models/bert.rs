@@ -4,6 +4,7 @@ mod config;
 
 pub use config::{BertConfig, BertInputs};
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{
     Activation, AttentionOptions, CrossEntropyOptions, DType, Error, Result, Tensor, autocast,
@@ -114,7 +115,9 @@ impl Module for Bert {
     members!(embeddings, encoder, pooler);
 
     /// The last hidden states of tokens without padding.
+    #[track_caller]
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         self.hidden(tokens)
     }
 }
@@ -216,7 +219,9 @@ impl BertForMaskedLm {
     ///
     /// # Errors
     /// The same errors as [`Bert::hidden`], or if the labels have a different shape or are outside the vocabulary.
+    #[track_caller]
     pub fn loss<'a>(&self, inputs: impl Into<BertInputs<'a>>, labels: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         let head = &self.cls.predictions;
         let hidden = head.transform.forward(&self.bert.hidden(inputs)?)?;
         let _owner = Span::layer(head.decoder.label());
@@ -229,7 +234,9 @@ impl Module for BertForMaskedLm {
     members!(bert, cls);
 
     /// The logits of tokens without padding.
+    #[track_caller]
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         self.logits(tokens)
     }
 }

@@ -4,6 +4,7 @@ mod conv1d;
 
 use std::cell::Cell;
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::checkpoint::{Budget, Checkpointer, checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Activation, AttentionOptions, Error, Result, Tensor};
@@ -291,7 +292,9 @@ impl Gpt2 {
     ///
     /// # Errors
     /// The same errors as [`Gpt2::hidden`], or if the targets have a different shape or are outside the vocabulary.
+    #[track_caller]
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         let hidden = self.hidden(tokens)?;
         let _owner = Span::layer(self.lm_head.label());
         let (region, count) = (self.region.as_ref(), self.config.vocab_size);
@@ -304,7 +307,9 @@ impl Module for Gpt2 {
 
     /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`. With [`Scope::tensor_parallel`],
     /// all ranks must call it with the same tokens and inside [`no_grad`](plimsoll_tensor::no_grad).
+    #[track_caller]
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         let Some(region) = &self.region else { return self.lm_head.forward(&self.hidden(tokens)?) };
         let _owner = Span::layer(self.lm_head.label());
         let output = (&**self.lm_head.weight(), self.config.vocab_size);

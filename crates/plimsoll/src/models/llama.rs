@@ -2,6 +2,7 @@
 
 mod mlp;
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::checkpoint::{Budget, Checkpointer, checkpoint};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AttentionOptions, Error, Result, Rotary, Tensor};
@@ -313,7 +314,9 @@ impl Llama {
     ///
     /// # Errors
     /// The same errors as [`Llama::hidden`], or if the targets have a different shape or are outside the vocabulary.
+    #[track_caller]
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         let hidden = self.hidden(tokens)?;
         let _owner = Span::layer(self.lm_head.label());
         let (region, count) = (self.region.as_ref(), self.config.vocab_size);
@@ -326,7 +329,9 @@ impl Module for Llama {
 
     /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`. With [`Scope::tensor_parallel`],
     /// all ranks must call it with the same tokens and inside [`no_grad`](plimsoll_tensor::no_grad).
+    #[track_caller]
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         let Some(region) = &self.region else { return self.lm_head.forward(&self.hidden(tokens)?) };
         let _owner = Span::layer(self.lm_head.label());
         let output = (&**self.lm_head.weight(), self.config.vocab_size);

@@ -1,6 +1,7 @@
 //! ResNet, with the names, shapes and initial values of torchvision's `resnet18` to `resnet152`, wide ResNets and
 //! ResNeXts.
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step, recompute_output};
 use plimsoll_tensor::{Error, Result, Tensor};
 
@@ -261,7 +262,9 @@ impl Module for ResNet {
     members!(conv1, bn1, maxpool, layer1, layer2, layer3, layer4, avgpool, fc);
 
     /// The logits of images: `[batch, num_classes]`.
+    #[track_caller]
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         self.fc.forward(&self.avgpool.forward(&self.features(images)?)?.flatten(1, -1)?)
     }
 }

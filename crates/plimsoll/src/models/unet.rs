@@ -1,6 +1,7 @@
 //! U-Net: names, shapes and initial values of the widely used [milesial/Pytorch-UNet](https://github.com/milesial/Pytorch-UNet),
 //! both with bilinear upsampling (`bilinear=True`) and with learned upsampling (`bilinear=False`).
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Error, InterpolateMode, PadMode, Result, Tensor};
 
 use crate::members;
@@ -98,7 +99,9 @@ impl Module for UNet {
     members!(inc, down1, down2, down3, down4, up1, up2, up3, up4, outc);
 
     /// The logits of each pixel: `[batch, n_classes, height, width]`.
+    #[track_caller]
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         let x1 = self.inc.forward(images)?;
         let x2 = self.down1.forward(&x1)?;
         let x3 = self.down2.forward(&x2)?;

@@ -1,5 +1,6 @@
 //! VGG: the names, shapes and initial values of torchvision's `vgg11` to `vgg19`, with and without batch normalization.
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Error, Result, Tensor};
 
 use crate::members;
@@ -130,7 +131,9 @@ impl Module for Vgg {
     members!(features, avgpool, classifier);
 
     /// The logits of images: `[batch, num_classes]`.
+    #[track_caller]
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         let pooled = self.avgpool.forward(&self.features.forward(images)?)?;
         self.classifier.forward(&pooled.flatten(1, -1)?)
     }

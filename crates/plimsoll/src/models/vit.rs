@@ -1,5 +1,6 @@
 //! Vision transformers: the names, shapes and initial values of `torchvision`'s `vit_b_16` and its relatives.
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::checkpoint::recompute_output;
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Activation, CrossEntropyOptions, Error, Result, Tensor, autocast};
@@ -136,7 +137,9 @@ impl Vit {
     ///
     /// # Errors
     /// The same errors as [`Module::forward`], or if a class is out of range.
+    #[track_caller]
     pub fn loss(&self, images: &Tensor, classes: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         self.forward(images)?.cross_entropy_with(classes, CrossEntropyOptions::default())
     }
 }
@@ -145,7 +148,9 @@ impl Module for Vit {
     members!(class_token, conv_proj, encoder, heads);
 
     /// The logits of images `[batch, 3, image_size, image_size]`: `[batch, num_classes]`.
+    #[track_caller]
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         let size = self.config.image_size;
         let &[batch, 3, height, width] = images.shape() else {
             let message = format!("images {:?}: needs [batch, 3, {size}, {size}]", images.shape());

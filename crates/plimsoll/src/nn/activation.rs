@@ -26,6 +26,7 @@ macro_rules! plain {
         }
 
         impl Module for $layer {
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
                 input.$method()
@@ -98,6 +99,7 @@ macro_rules! configured {
         }
 
         impl Module for $layer {
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
                 input.$method($(self.$number),*)
@@ -190,6 +192,7 @@ impl GELU {
 }
 
 impl Module for GELU {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         match self.approximate {
@@ -239,6 +242,7 @@ impl PReLU {
 impl Module for PReLU {
     members!(weight);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.prelu(&self.weight)

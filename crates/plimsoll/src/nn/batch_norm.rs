@@ -110,6 +110,7 @@ impl<const D: usize> BatchNorm<D> {
     ///
     /// # Errors
     /// The same errors as `forward`.
+    #[track_caller]
     pub fn forward_relu(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { relu: true, ..BatchNormArgs::default() })
     }
@@ -119,6 +120,7 @@ impl<const D: usize> BatchNorm<D> {
     ///
     /// # Errors
     /// The same errors as `forward`.
+    #[track_caller]
     pub fn forward_relu_recomputed(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { relu: true, recompute: true, ..BatchNormArgs::default() })
     }
@@ -127,6 +129,7 @@ impl<const D: usize> BatchNorm<D> {
     ///
     /// # Errors
     /// The same errors as `forward`, or if the residual has a different shape or type.
+    #[track_caller]
     pub fn forward_add_relu(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { residual: Some(residual), relu: true, ..BatchNormArgs::default() })
     }
@@ -136,6 +139,7 @@ impl<const D: usize> BatchNorm<D> {
     ///
     /// # Errors
     /// The same errors as [`BatchNorm::forward_add_relu`].
+    #[track_caller]
     pub fn forward_add_relu_recomputed(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let args = BatchNormArgs { relu: true, recompute: true, ..BatchNormArgs::default() };
         self.run(input, BatchNormArgs { residual: Some(residual), ..args })
@@ -145,11 +149,13 @@ impl<const D: usize> BatchNorm<D> {
     ///
     /// # Errors
     /// The same errors as `forward`.
+    #[track_caller]
     pub fn forward_recomputed(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { recompute: true, ..BatchNormArgs::default() })
     }
 
     /// Normalizes; `then` says whether ReLU and a residual follow, and which output is kept.
+    #[track_caller]
     fn run(&self, input: &Tensor, then: BatchNormArgs<'_>) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         self.check(input)?;
@@ -185,6 +191,7 @@ impl<const D: usize> Module for BatchNorm<D> {
         ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"].get(D.wrapping_sub(1)).copied().unwrap_or("BatchNorm")
     }
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs::default())
     }

@@ -52,6 +52,7 @@ impl Dropout {
     ///
     /// # Errors
     /// If the shapes or types differ, or memory runs out.
+    #[track_caller]
     pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         if !self.is_dropping() {
@@ -64,6 +65,7 @@ impl Dropout {
 impl Module for Dropout {
     members!(mode);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         if !self.is_dropping() {
@@ -122,6 +124,7 @@ impl<const D: usize> ChannelDropout<D> {
 impl<const D: usize> Module for ChannelDropout<D> {
     members!(mode);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         // PyTorch's `Dropout2d` treats an input of three dimensions as a batch.
@@ -169,6 +172,7 @@ impl AlphaDropout {
 impl Module for AlphaDropout {
     members!(mode);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         const LOWEST: f64 = -1.758_099_340_847_376_6;
         let _owner = Span::layer(self.label);

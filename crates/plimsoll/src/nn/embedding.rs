@@ -57,6 +57,7 @@ impl Embedding {
 impl Module for Embedding {
     members!(weight);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.embedding(&self.weight, self.padding_idx)
@@ -97,6 +98,7 @@ impl EmbeddingBag {
     ///
     /// # Errors
     /// The same errors as [`Tensor::embedding_bag`].
+    #[track_caller]
     pub fn forward<'a>(
         &self,
         indices: &Tensor,
@@ -112,6 +114,7 @@ impl Module for EmbeddingBag {
     members!(weight);
 
     /// Each row of indices is a bag.
+    #[track_caller]
     fn forward(&self, indices: &Tensor) -> Result<Tensor> {
         self.forward(indices, None, None)
     }

@@ -110,6 +110,7 @@ impl<const D: usize> Module for InstanceNorm<D> {
             .unwrap_or("InstanceNorm")
     }
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         let fail = |message: String| Err(Error::Shape { op: "instance_norm", message });

@@ -58,6 +58,7 @@ impl Linear {
 impl Module for Linear {
     members!(weight, bias);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.linear(&self.weight, self.bias.as_deref())

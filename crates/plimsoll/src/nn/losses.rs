@@ -3,6 +3,7 @@
 //! Each has options with PyTorch's defaults, and a `forward` that calls the method of [`Tensor`] of the same name.
 
 use plimsoll_tensor::Reduction;
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{CrossEntropyOptions, Result, Tensor};
 
 /// Like `torch.nn.CrossEntropyLoss`.
@@ -44,7 +45,9 @@ impl CrossEntropyLoss {
     ///
     /// # Errors
     /// The same errors as [`Tensor::cross_entropy_with`].
+    #[track_caller]
     pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         let CrossEntropyLoss { ref weight, ignore_index, label_smoothing, reduction } = *self;
         let weight = weight.as_ref();
         input.cross_entropy_with(
@@ -76,7 +79,9 @@ impl NLLLoss {
     ///
     /// # Errors
     /// The same errors as [`Tensor::nll_loss_with`].
+    #[track_caller]
     pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         let NLLLoss { ref weight, ignore_index, reduction } = *self;
         let options = CrossEntropyOptions {
             weight: weight.as_ref(),
@@ -110,7 +115,9 @@ macro_rules! losses {
             ///
             /// # Errors
             /// If the shapes, types or devices do not match, or if memory runs out.
+            #[track_caller]
             pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
+                let _entry = Entry::here();
                 let call: fn(&$loss, &Tensor, &Tensor) -> Result<Tensor> = $call;
                 call(self, input, target)
             }

@@ -162,6 +162,7 @@ impl fmt::Debug for dyn Layer {
 }
 
 impl Module for Box<dyn Layer> {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         (**self).forward(input)
     }

@@ -168,6 +168,7 @@ impl MultiheadAttention {
     ///
     /// # Errors
     /// If the sizes or types do not match, or memory runs out.
+    #[track_caller]
     pub fn forward(
         &self,
         query: &Tensor,
@@ -346,6 +347,7 @@ impl Module for MultiheadAttention {
     );
 
     /// Attention of a tensor to itself, without masks.
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         Ok(self.forward(input, input, input, MultiheadOptions::default())?.0)
     }

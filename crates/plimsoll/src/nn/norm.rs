@@ -176,6 +176,7 @@ impl GroupNorm {
 impl Module for GroupNorm {
     members!(weight, bias);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.group_norm(self.groups, self.weight.as_deref(), self.bias.as_deref(), self.eps)
@@ -192,6 +193,7 @@ impl RmsNorm {
     ///
     /// # Errors
     /// If the shapes or types differ, or memory runs out.
+    #[track_caller]
     pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         let _owner = Span::layer(self.label);
         input.add_rms_norm(residual, &self.weight, self.eps)
@@ -201,6 +203,7 @@ impl RmsNorm {
 impl Module for RmsNorm {
     members!(weight);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.rms_norm(&self.weight, self.eps)
@@ -217,6 +220,7 @@ impl LayerNorm {
     ///
     /// # Errors
     /// If the shapes or types differ, or memory runs out.
+    #[track_caller]
     pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         let _owner = Span::layer(self.label);
         let [weight, bias] = self.scale()?;
@@ -229,6 +233,7 @@ impl LayerNorm {
 impl Module for LayerNorm {
     members!(weight, bias);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         let [weight, bias] = self.scale()?;
@@ -269,6 +274,7 @@ impl LocalResponseNorm {
 }
 
 impl Module for LocalResponseNorm {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         if input.rank() < 3 {

@@ -35,6 +35,7 @@ impl Pad {
 }
 
 impl Module for Pad {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.pad(&self.pads, self.mode)

@@ -78,6 +78,7 @@ impl ColumnParallelLinear {
     }
 
     /// The product with the tokens of all ranks; several layers may share these tokens.
+    #[track_caller]
     pub(crate) fn forward_gathered(&self, x: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         x.linear(&self.weight, self.bias.as_deref())
@@ -87,6 +88,7 @@ impl ColumnParallelLinear {
 impl Module for ColumnParallelLinear {
     members!(weight, bias);
 
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match &self.region {
             None => self.forward_gathered(x),
@@ -165,6 +167,7 @@ impl RowParallelLinear {
 impl Module for RowParallelLinear {
     members!(weight, bias);
 
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         match &self.region {

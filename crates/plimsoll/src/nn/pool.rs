@@ -102,6 +102,7 @@ macro_rules! with_places {
             ///
             /// # Errors
             /// The same errors as `forward`.
+            #[track_caller]
             pub fn forward_with_indices(&self, input: &Tensor) -> Result<(Tensor, Tensor)> {
                 let _owner = Span::layer(self.label);
                 input.$pool(self.options)
@@ -253,6 +254,7 @@ pub type AdaptiveMaxPool3d = AdaptiveMaxPool<3>;
 macro_rules! forward {
     ($($d:literal: $max:ident $avg:ident $adaptive_avg:ident $adaptive_max:ident)*) => {$(
         impl Module for MaxPool<$d> {
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
                 input.$max(self.options)
@@ -260,6 +262,7 @@ macro_rules! forward {
         }
 
         impl Module for AvgPool<$d> {
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
                 input.$avg(self.options)
@@ -267,6 +270,7 @@ macro_rules! forward {
         }
 
         impl Module for AdaptiveAvgPool<$d> {
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
                 input.$adaptive_avg(output_size("adaptive_avg_pool", self.output_size, input)?)
@@ -274,6 +278,7 @@ macro_rules! forward {
         }
 
         impl Module for AdaptiveMaxPool<$d> {
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
                 input.$adaptive_max(output_size("adaptive_max_pool", self.output_size, input)?)

@@ -26,6 +26,7 @@ impl RowNorm for LayerNorm {
         LayerNorm::label(self)
     }
 
+    #[track_caller]
     fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         LayerNorm::forward_add(self, x, residual)
     }
@@ -36,6 +37,7 @@ impl RowNorm for RmsNorm {
         RmsNorm::label(self)
     }
 
+    #[track_caller]
     fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         RmsNorm::forward_add(self, x, residual)
     }

@@ -1,5 +1,6 @@
 //! Layers one after the other.
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Result, Tensor};
 
 use super::{Members, MembersMut, Module, Scope};
@@ -73,7 +74,9 @@ impl Sequential {
 }
 
 impl Module for Sequential {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         self.layers.iter().try_fold(input.clone(), |x, (_, layer)| layer.forward(&x))
     }
 

@@ -30,6 +30,7 @@ impl Flatten {
 }
 
 impl Module for Flatten {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.flatten(self.start, self.end)
@@ -51,6 +52,7 @@ impl Identity {
 }
 
 impl Module for Identity {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         Ok(input.clone())
     }
@@ -77,6 +79,7 @@ macro_rules! rearranging {
         }
 
         impl Module for $layer {
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
                 input.$method(self.by)
@@ -115,6 +118,7 @@ impl Unflatten {
 }
 
 impl Module for Unflatten {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.unflatten(self.dim, self.sizes.as_slice())

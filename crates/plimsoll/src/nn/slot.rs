@@ -3,6 +3,7 @@
 //! [`Module::replace_submodule`] and [`Module::hooks`] find a slot by its path. A slot does not change names: its
 //! layer's parameters have the same names as without it.
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Error, Result, Tensor};
 
 use super::{Layer, Members, MembersMut, Module, ModuleHooks, Replacement};
@@ -89,7 +90,9 @@ impl<M> From<M> for Slot<M> {
 }
 
 impl<M: Layer + Clone> Module for Slot<M> {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         self.hooks.run(input, |input| self.held().forward(input))
     }
 

@@ -1,5 +1,6 @@
 //! A layer whose weight is divided by its largest singular value.
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::checkpoint::is_recomputing;
 use plimsoll_tensor::{Result, Tensor, no_grad};
 
@@ -104,7 +105,9 @@ impl<L: Weighted> Module for SpectralNorm<L> {
         list.add("parametrizations.weight.0._v", &mut self.v);
     }
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         // A checkpointed layer that is computed again must use the same estimate, so it must not run twice before the
         // backward pass.
         if self.mode.is_training() && !is_recomputing() {

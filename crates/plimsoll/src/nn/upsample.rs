@@ -50,6 +50,7 @@ impl Upsample {
 }
 
 impl Module for Upsample {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         let scale = [self.scale];

@@ -1,5 +1,6 @@
 //! A layer whose weight is trained as a length and a direction for each output.
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Result, Tensor, no_grad};
 
 use super::weighted::{Weighted, members_mut_of, members_of};
@@ -75,7 +76,9 @@ impl<L: Weighted> Module for WeightNorm<L> {
         list.0.extend(direction);
     }
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _entry = Entry::here();
         self.layer.forward_with(input, &self.weight()?)
     }
 }

@@ -28,6 +28,7 @@ impl Weighted for Linear {
         Linear::weight(self)
     }
 
+    #[track_caller]
     fn forward_with(&self, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label());
         input.linear(weight, self.bias().map(|bias| bias.tensor()))

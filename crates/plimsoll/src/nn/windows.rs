@@ -24,6 +24,7 @@ impl Unfold {
 }
 
 impl Module for Unfold {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.im2col(self.options)
@@ -49,6 +50,7 @@ impl Fold {
 }
 
 impl Module for Fold {
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.col2im(self.output_size, self.options)
@@ -88,6 +90,7 @@ impl Bilinear {
     ///
     /// # Errors
     /// The same errors as [`Tensor::bilinear`].
+    #[track_caller]
     pub fn forward(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         x.bilinear(y, &self.weight, &self.bias)

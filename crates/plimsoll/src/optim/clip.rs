@@ -1,5 +1,6 @@
 //! Clipping of the gradients of parameters, in place.
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Error, Result, Tensor, op};
 
 use crate::nn::check_whole;
@@ -25,7 +26,9 @@ fn gradients(parameters: &[Tensor]) -> Vec<Tensor> {
 ///
 /// # Errors
 /// A bound that is negative or NaN; gradients on two devices; rows or other parts of parameters that several ranks have.
+#[track_caller]
 pub fn clip_grad_norm_(parameters: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Option<Tensor>> {
+    let _entry = Entry::here();
     if parameters.iter().any(Tensor::is_shard) {
         let message =
             "each rank would get the norm of its own rows: call `FullyShardedDataParallel::clip_grad_norm_`";

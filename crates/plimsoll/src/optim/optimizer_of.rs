@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Error, Graph, Result, Tensor};
 
 use super::algorithm::Algorithm;
@@ -143,7 +144,9 @@ impl<O: Algorithm> OptimizerOf<O> {
 }
 
 impl<O: Algorithm> Optimizer for OptimizerOf<O> {
+    #[track_caller]
     fn step(&mut self) -> Result<()> {
+        let _entry = Entry::here();
         self.check_parameters()?;
         for group in &self.param_groups {
             group.options.check()?;

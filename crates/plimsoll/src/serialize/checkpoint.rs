@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Device, RngState, Tensor};
 use serde_json::{Map, Value, json};
 
@@ -117,7 +118,9 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If the disk is full, the folder does not exist, or tensors have no values. The previous save is unchanged.
+    #[track_caller]
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), SerializeError> {
+        let _entry = Entry::here();
         check_listed("save", self.tensors.iter().map(|(_, tensor)| tensor))?;
         let groups: Vec<Value> = self
             .optimizer_groups

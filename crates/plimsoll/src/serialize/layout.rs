@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{Seek, Write};
 use std::path::Path;
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{DType, Tensor};
 use serde_json::{Map, Value, json};
 
@@ -172,7 +173,9 @@ impl<'a> Layout<'a> {
 ///
 /// # Errors
 /// If the disk is full, the folder does not exist, or tensors have no values. The previous save is unchanged.
+#[track_caller]
 pub fn save(dict: &StateDict, path: impl AsRef<Path>) -> Result<(), SerializeError> {
+    let _entry = Entry::here();
     check_listed("save", dict.iter().map(|(_, tensor)| tensor))?;
     save_as(dict.iter(), BTreeMap::new(), path.as_ref())
 }

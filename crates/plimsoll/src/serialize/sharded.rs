@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Device, Tensor};
 use serde_json::{Value, json};
 
@@ -40,11 +41,13 @@ const WHOLE: &str = "model.safetensors";
 ///
 /// # Errors
 /// The same errors as [`super::save`].
+#[track_caller]
 pub fn save_sharded(
     dict: &StateDict,
     folder: impl AsRef<Path>,
     shard_bytes: u64,
 ) -> Result<(), SerializeError> {
+    let _entry = Entry::here();
     check_listed("save_sharded", dict.iter().map(|(_, tensor)| tensor))?;
     let folder = folder.as_ref();
     let mut shards: Vec<(u64, Vec<(&str, &Tensor)>)> = Vec::new();

@@ -61,6 +61,7 @@ impl Tensor {
     /// # Errors
     /// If the sizes or dtypes are incompatible; if the numbers of heads differ without `enable_gqa`; if there is a mask
     /// and `is_causal` is set; if a probability is outside 0 to 1; or if memory runs out.
+    #[track_caller]
     pub fn scaled_dot_product_attention(
         &self,
         key: impl AsRef<Tensor>,
@@ -111,6 +112,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::scaled_dot_product_attention`].
+    #[track_caller]
     pub fn packed_attention(
         &self,
         heads: usize,
@@ -128,6 +130,7 @@ impl Tensor {
 }
 
 /// Reshapes to `[batch, heads, rows, columns]`: missing dimensions are 1, and further leading ones become one batch.
+#[track_caller]
 fn four_dimensions(x: &Tensor) -> Result<Tensor> {
     match x.rank() {
         4 => Ok(x.clone()),
@@ -139,6 +142,7 @@ fn four_dimensions(x: &Tensor) -> Result<Tensor> {
 
 /// A mask as four dimensions that broadcast. If several leading dimensions of the queries became one batch, so do those of the
 /// mask.
+#[track_caller]
 fn mask_of_four(mask: &Tensor, lead: &[usize]) -> Result<Tensor> {
     let batch = &lead[..lead.len().saturating_sub(1)];
     if batch.len() > 1 && mask.rank() > 3 {

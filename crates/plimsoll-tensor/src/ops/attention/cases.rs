@@ -39,6 +39,7 @@ fn naive(
     out
 }
 
+#[track_caller]
 fn run(ins: &[&Tensor], causal: bool, enable_gqa: bool) -> Result<Tensors> {
     let attn_mask = ins.get(3).copied();
     let options =

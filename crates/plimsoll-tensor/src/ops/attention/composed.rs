@@ -175,6 +175,7 @@ impl Attention {
     }
 
     /// The attention weights, `[batch, kv_heads, group, queries, keys]`.
+    #[track_caller]
     fn weights(
         &self,
         [q, k]: [&Tensor; 2],
@@ -203,6 +204,7 @@ impl Attention {
     }
 
     /// Splits the operands: queries `[batch, kv_heads, group, queries, dim]`, keys and values `[batch, kv_heads, 1, keys, …]`.
+    #[track_caller]
     pub(super) fn apart(
         &self,
         input: impl Fn(usize) -> Result<Tensor>,
@@ -226,6 +228,7 @@ impl Attention {
     }
 
     /// A gradient of the output as `[batch, kv_heads, group, queries, value_dim]`.
+    #[track_caller]
     fn grouped(&self, grad: &Tensor, shape: &AttentionShape) -> Result<Tensor> {
         let &AttentionShape { batch, heads, kv_heads, queries, value_dim, .. } = shape;
         let heads_first = match self.arrangement {

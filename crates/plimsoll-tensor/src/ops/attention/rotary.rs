@@ -122,6 +122,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes or dtypes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn apply_rotary(
         &self,
         cos: impl AsRef<Tensor>,
@@ -136,6 +137,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If `dim` is odd, or memory runs out.
+    #[track_caller]
     pub fn rotary_tables(rows: usize, dim: usize, base: f64, device: &Device) -> Result<(Tensor, Tensor)> {
         if !dim.is_multiple_of(2) {
             return Err(Error::argument("rotary_tables", format!("dim is {dim}; it must be even")));
@@ -157,6 +159,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn rotary_tables_of(rows: usize, frequencies: &[f64], device: &Device) -> Result<(Tensor, Tensor)> {
         let angles =
             || (0..rows).flat_map(|row| frequencies.iter().map(move |frequency| row as f64 * frequency));

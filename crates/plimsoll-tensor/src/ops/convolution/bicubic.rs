@@ -37,6 +37,7 @@ impl Axis {
 
 impl Tensor {
     /// `[batch, channels, height, width]` resampled by cubic convolution.
+    #[track_caller]
     pub(super) fn bicubic(&self, axes: [Axis; 2], align_corners: bool) -> Result<Tensor> {
         if !self.dtype().is_float() {
             let expected = "a floating-point type";

@@ -1,6 +1,7 @@
 //! Samples images at the points of a grid (`grid_sample`), and makes grids from affine maps (`affine_grid`). Composed of other
 //! operations; only the image and the grid are saved for the backward pass, which recomputes everything else.
 
+use crate::caller::Entry;
 use crate::checkpoint::checkpoint;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -54,6 +55,7 @@ struct Axis {
 
 impl Axis {
     /// Converts grid coordinates from -1 to 1 into positions in elements.
+    #[track_caller]
     fn place(self, grid: &Tensor) -> Result<Tensor> {
         let size = self.size as f64;
         match self.options.align_corners {
@@ -63,6 +65,7 @@ impl Axis {
     }
 
     /// Maps a position outside the image to the position inside that it reads. As in PyTorch, no gradient flows at the border.
+    #[track_caller]
     fn inside(self, place: &Tensor) -> Result<Tensor> {
         let last = self.size as f64 - 1.0;
         match self.options.padding_mode {
@@ -84,6 +87,7 @@ impl Axis {
     }
 
     /// Converts an integer position to an index, and returns whether it is inside the image.
+    #[track_caller]
     fn index(self, place: &Tensor) -> Result<(Tensor, Tensor)> {
         let last = self.size as f64 - 1.0;
         let inside = place.ge_scalar(0.0)?.logical_and(&place.le_scalar(last)?)?;
@@ -92,6 +96,7 @@ impl Axis {
     }
 
     /// The elements that a sample is computed from: for each, its index, whether it is inside the image, and its weight.
+    #[track_caller]
     fn taps(self, grid: &Tensor) -> Result<Vec<(Tensor, Tensor, Option<Tensor>)>> {
         let place = self.place(grid)?;
         let tap = |place: Tensor, weight: Option<Tensor>| {
@@ -125,18 +130,21 @@ impl Axis {
 const SLOPE: f64 = -0.75;
 
 /// The weight of an element at a distance of at most 1.
+#[track_caller]
 fn near(x: &Tensor) -> Result<Tensor> {
     let square = x.mul(x)?;
     x.affine(SLOPE + 2.0, -(SLOPE + 3.0))?.mul(&square)?.add_scalar(1.0)
 }
 
 /// The weight of an element at a distance of 1 to 2.
+#[track_caller]
 fn far(x: &Tensor) -> Result<Tensor> {
     let first = x.affine(SLOPE, -5.0 * SLOPE)?;
     first.mul(x)?.add_scalar(8.0 * SLOPE)?.mul(x)?.add_scalar(-4.0 * SLOPE)
 }
 
 /// The samples: a sum over the taps of all dimensions.
+#[track_caller]
 fn sample(x: &Tensor, grid: &Tensor, options: GridSampleOptions) -> Result<Tensor> {
     let (sizes, lead) = (&x.shape()[2..], &x.shape()[..2]);
     let places = &grid.shape()[1..grid.rank() - 1];
@@ -197,7 +205,9 @@ impl Tensor {
     /// # Errors
     /// If the shapes are incompatible, the images have no elements, the dtypes differ, bicubic sampling is used in
     /// three dimensions, or memory runs out.
+    #[track_caller]
     pub fn grid_sample(&self, grid: impl AsRef<Tensor>, options: GridSampleOptions) -> Result<Tensor> {
+        let _entry = Entry::here();
         let grid = grid.as_ref();
         let spatial = self.rank().saturating_sub(2);
         let fits = matches!(spatial, 2 | 3)
@@ -229,7 +239,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn affine_grid(&self, size: &[usize], align_corners: bool) -> Result<Tensor> {
+        let _entry = Entry::here();
         let spatial = size.len().saturating_sub(2);
         if !matches!(spatial, 2 | 3) || self.shape() != [size[0], spatial, spatial + 1] {
             let message = format!(

@@ -3,6 +3,7 @@
 use smallvec::smallvec;
 
 use super::bicubic::Axis;
+use crate::caller::Entry;
 use crate::cpu::kernels::interpolate::{
     Axis as ResampleAxis, ResampleShape, Sampling, interpolate, interpolate_backward,
 };
@@ -218,7 +219,9 @@ impl Tensor {
     /// # Errors
     /// If the sizes or scales do not match the image's dimensions, a size is 0, the dtype is neither floating-point nor
     /// `uint8`, or memory runs out.
+    #[track_caller]
     pub fn interpolate(&self, to: ResizeTo<'_>, mode: InterpolateMode) -> Result<Tensor> {
+        let _entry = Entry::here();
         let misfit = |why: &str| {
             let message = format!(
                 "{why}: input {:?}, {to:?}; needs [batch, channels, …] with 1 to 3 sizes",

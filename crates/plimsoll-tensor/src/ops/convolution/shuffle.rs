@@ -13,6 +13,7 @@ fn image<'a>(op: &'static str, x: &'a Tensor) -> Result<(&'a [usize], [usize; 3]
 }
 
 /// Views `x` as `lead` followed by `sizes`, permutes those by `order`, and reshapes to `lead` followed by `to`.
+#[track_caller]
 fn exchanged(x: &Tensor, lead: &[usize], sizes: &[usize], order: &[usize], to: &[usize]) -> Result<Tensor> {
     let order: Vec<isize> =
         (0..lead.len()).chain(order.iter().map(|&at| lead.len() + at)).map(|at| at as isize).collect();
@@ -24,6 +25,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the number of channels is not divisible by `r²`, or memory runs out.
+    #[track_caller]
     pub fn pixel_shuffle(&self, upscale_factor: usize) -> Result<Tensor> {
         const NAME: &str = "pixel_shuffle";
         let (r, (lead, [c, h, w])) = (upscale_factor, image(NAME, self)?);
@@ -38,6 +40,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes are not divisible by `r`, or memory runs out.
+    #[track_caller]
     pub fn pixel_unshuffle(&self, downscale_factor: usize) -> Result<Tensor> {
         const NAME: &str = "pixel_unshuffle";
         let (r, (lead, [c, h, w])) = (downscale_factor, image(NAME, self)?);
@@ -52,6 +55,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the number of channels is not divisible by the number of groups, or memory runs out.
+    #[track_caller]
     pub fn channel_shuffle(&self, groups: usize) -> Result<Tensor> {
         const NAME: &str = "channel_shuffle";
         let [batch, channels, rest @ ..] = self.shape() else {

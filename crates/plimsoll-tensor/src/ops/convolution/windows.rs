@@ -1,6 +1,7 @@
 //! Windows of images as columns, and columns added back into images: PyTorch's `unfold` and `fold`. Each is the derivative of
 //! the other.
 
+use crate::caller::Entry;
 use crate::dispatch::Tensors;
 use crate::error::{Error, Result};
 use crate::function::{Function, FunctionBackward, Save, apply};
@@ -64,7 +65,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If the window is larger than the padded image, a size is 0, or memory runs out.
+    #[track_caller]
     pub fn im2col(&self, options: WindowOptions) -> Result<Tensor> {
+        let _entry = Entry::here();
         match *self.shape() {
             [_, _, h, w] => {
                 options.count("im2col", [h, w])?;
@@ -84,7 +87,9 @@ impl Tensor {
     /// # Errors
     /// If the number of columns is not the number of windows, the number of rows is not a multiple of the window's
     /// elements, or memory runs out.
+    #[track_caller]
     pub fn col2im(&self, output_size: [usize; 2], options: WindowOptions) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (rows, columns) = match *self.shape() {
             [_, rows, columns] => (rows, columns),
             [_, _] => return self.unsqueeze(0)?.col2im(output_size, options)?.squeeze(0),

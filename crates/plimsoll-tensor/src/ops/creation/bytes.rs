@@ -16,12 +16,10 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// If the device computes no values, or if memory runs out for gathering a view.
+    /// If the device computes no values and does not rehearse, or if memory runs out for gathering a view.
+    #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        if !self.device().has_values() {
-            let device = self.device().name().to_owned();
-            return Err(crate::error::Error::NoValues { op: "to_bytes", device });
-        }
+        self.device().want_readable("to_bytes")?;
         dispatch::read(self.detach().contiguous()?.data(), "to_bytes")
     }
 }

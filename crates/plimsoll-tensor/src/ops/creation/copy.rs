@@ -34,6 +34,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
@@ -42,6 +43,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn copy(&self) -> Result<Tensor> {
         call_one(Copy::AS_IT_IS, &[self])
     }
@@ -52,6 +54,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if self.dtype() == dtype {
             return Ok(self.clone());
@@ -65,6 +68,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn double(&self) -> Result<Tensor> {
         self.to_dtype(DType::F64)
     }
@@ -73,6 +77,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn float(&self) -> Result<Tensor> {
         self.to_dtype(DType::F32)
     }
@@ -81,6 +86,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn half(&self) -> Result<Tensor> {
         self.to_dtype(DType::F16)
     }
@@ -89,6 +95,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn bfloat16(&self) -> Result<Tensor> {
         self.to_dtype(DType::BF16)
     }
@@ -97,6 +104,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn long(&self) -> Result<Tensor> {
         self.to_dtype(DType::I64)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
+use crate::caller::Entry;
 use crate::cpu::kernels::random;
 use crate::cpu::kernels::strided::{copy_strided, fill};
 use crate::cuda::{self, CudaCall, Placed};
@@ -212,6 +213,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the number of values does not match the shape, or memory runs out.
+    #[track_caller]
     pub fn from_slice<T: Element>(values: &[T], shape: &[usize], device: &Device) -> Result<Tensor> {
         Tensor::from_bytes(T::bytes_of(values), T::DTYPE, shape, device)
     }
@@ -220,6 +222,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a byte count does not match the shape, a boolean is neither 0 nor 1, or memory runs out.
+    #[track_caller]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
         want_elements(bytes, dtype, shape)?;
         let data = dispatch::empty(shape, dtype, device, "tensor")?;
@@ -239,6 +242,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::from_bytes`]; [`Error::PinnedMemory`] if no pinned memory is available.
+    #[track_caller]
     pub fn from_bytes_pinned(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Tensor> {
         want_elements(bytes, dtype, shape)?;
         let data = dispatch::empty_in_pinned(shape, dtype, &Device::cpu(), "pin_memory")?;
@@ -250,6 +254,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn empty(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
         dispatch::empty(shape, dtype, device, "tensor").map(Tensor::from_data)
     }
@@ -258,6 +263,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out, as for every constructor.
+    #[track_caller]
     pub fn zeros(shape: &[usize], device: &Device) -> Result<Tensor> {
         create("zeros", Source::Value(0.0), shape, DType::F32, device)
     }
@@ -266,6 +272,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn ones(shape: &[usize], device: &Device) -> Result<Tensor> {
         create("ones", Source::Value(1.0), shape, DType::F32, device)
     }
@@ -274,6 +281,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn full(shape: &[usize], value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
         create("full", Source::Value(value), shape, dtype, device)
     }
@@ -282,6 +290,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn zeros_like(&self) -> Result<Tensor> {
         like(self, |shape| create("zeros_like", Source::Value(0.0), shape, self.dtype(), self.device()))
     }
@@ -290,6 +299,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn ones_like(&self) -> Result<Tensor> {
         like(self, |shape| create("ones_like", Source::Value(1.0), shape, self.dtype(), self.device()))
     }
@@ -298,6 +308,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn arange(n: usize, device: &Device) -> Result<Tensor> {
         create("arange", Source::Sequence { start: 0.0, step: 1.0 }, &[n], DType::I64, device)
     }
@@ -306,6 +317,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn randn(shape: &[usize], device: &Device) -> Result<Tensor> {
         let from = Distribution::Normal { mean: 0.0, std: 1.0 };
         create("randn", Source::Random(from, device.next_random()), shape, DType::F32, device)
@@ -315,6 +327,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn rand(shape: &[usize], device: &Device) -> Result<Tensor> {
         let from = Distribution::Uniform { low: 0.0, high: 1.0 };
         create("rand", Source::Random(from, device.next_random()), shape, DType::F32, device)
@@ -323,7 +336,9 @@ impl Tensor {
 
 /// A tensor that `make` creates, with its dimensions in the same memory order as those of `x`. `make` gets the shape in that
 /// order; the values that it fills in must not depend on the order.
+#[track_caller]
 pub(in crate::ops) fn like(x: &Tensor, make: impl FnOnce(&[usize]) -> Result<Tensor>) -> Result<Tensor> {
+    let _entry = Entry::here();
     let layout = x.data().layout.dense();
     if layout.is_contiguous() {
         return make(x.shape());
@@ -334,6 +349,7 @@ pub(in crate::ops) fn like(x: &Tensor, make: impl FnOnce(&[usize]) -> Result<Ten
     Ok(Tensor::from_data(Data { storage, layout, dtype }))
 }
 
+#[track_caller]
 pub(in crate::ops) fn create(
     name: &'static str,
     source: Source,

@@ -24,6 +24,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the step is 0 or in the wrong direction, the bounds are not finite, or memory runs out.
+    #[track_caller]
     pub fn arange_from(start: f64, end: f64, step: f64, dtype: DType, device: &Device) -> Result<Tensor> {
         let count = (end - start) / step;
         if step == 0.0 || !count.is_finite() || count < 0.0 {
@@ -38,6 +39,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn linspace(start: f64, end: f64, count: usize, device: &Device) -> Result<Tensor> {
         create("linspace", Source::Between { start, end, count }, &[count], DType::F32, device)
     }
@@ -46,6 +48,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn logspace(start: f64, end: f64, count: usize, base: f64, device: &Device) -> Result<Tensor> {
         Tensor::linspace(start, end, count, device)?.affine(base.ln(), 0.0)?.exp()
     }
@@ -54,6 +57,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn eye(rows: usize, columns: usize, device: &Device) -> Result<Tensor> {
         let eye = Tensor::zeros(&[rows, columns], device)?;
         eye.diagonal(0, 0, 1)?.fill_(1.0)?;
@@ -64,6 +68,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the range is empty, or memory runs out.
+    #[track_caller]
     pub fn randint(low: i64, high: i64, shape: &[usize], device: &Device) -> Result<Tensor> {
         if low >= high {
             return Err(Error::argument(
@@ -84,6 +89,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn randperm(n: usize, device: &Device) -> Result<Tensor> {
         create("randperm", Source::Permutation(device.next_random()), &[n], DType::I64, device)
     }
@@ -92,6 +98,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn full_like(&self, value: f64) -> Result<Tensor> {
         like(self, |shape| create("full_like", Source::Value(value), shape, self.dtype(), self.device()))
     }
@@ -100,6 +107,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn empty_like(&self) -> Result<Tensor> {
         self.empty_like_of(self.dtype())
     }
@@ -108,6 +116,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn empty_like_of(&self, dtype: DType) -> Result<Tensor> {
         like(self, |shape| Tensor::empty(shape, dtype, self.device()))
     }
@@ -116,6 +125,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dtype is not floating-point, or memory runs out.
+    #[track_caller]
     pub fn rand_like(&self) -> Result<Tensor> {
         self.drawn_like("rand_like", Distribution::Uniform { low: 0.0, high: 1.0 })
     }
@@ -124,10 +134,12 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::rand_like`].
+    #[track_caller]
     pub fn randn_like(&self) -> Result<Tensor> {
         self.drawn_like("randn_like", Distribution::Normal { mean: 0.0, std: 1.0 })
     }
 
+    #[track_caller]
     fn drawn_like(&self, name: &'static str, from: Distribution) -> Result<Tensor> {
         let source = Source::Random(from, self.device().next_random());
         create(name, source, self.shape(), self.dtype(), self.device())
@@ -137,6 +149,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dtype is not floating-point, or memory runs out.
+    #[track_caller]
     pub fn bernoulli(&self) -> Result<Tensor> {
         no_grad(|| self.rand_like()?.lt(self)?.to_dtype(self.dtype()))
     }

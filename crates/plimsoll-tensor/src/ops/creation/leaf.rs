@@ -16,6 +16,7 @@ impl Tensor {
     /// # Errors
     /// If the tensor is not a leaf; if memory runs out; or if a source has no values, unless the target has none
     /// either.
+    #[track_caller]
     pub fn leaf_to_device(&self, device: &Device) -> Result<Tensor> {
         if !self.is_leaf() {
             let message = "an operation made this tensor: move it with `to_device`, which records the move";
@@ -30,6 +31,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor is not a leaf, a leaf requires a gradient and a dtype that cannot have one, or memory runs out.
+    #[track_caller]
     pub fn leaf_to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if !self.is_leaf() {
             let message = "an operation made this tensor: convert it with `to_dtype`, which records it";
@@ -51,6 +53,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor is not a leaf; also errors of [`Tensor::to_memory_format`].
+    #[track_caller]
     pub fn leaf_to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
         if !self.is_leaf() {
             let message =
@@ -67,6 +70,7 @@ impl Tensor {
     }
 
     /// A leaf that replaces this one: `change` converts the values and the gradient.
+    #[track_caller]
     fn replaced(&self, change: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         let leaf = no_grad(|| change(self))?;
         if leaf.is_same(self) {
@@ -81,6 +85,7 @@ impl Tensor {
 }
 
 /// A converted tensor, with the owner of the original.
+#[track_caller]
 fn owned_like(converted: Tensor, tensor: &Tensor) -> Tensor {
     converted.set_owner(tensor.category(), tensor.label_id());
     converted

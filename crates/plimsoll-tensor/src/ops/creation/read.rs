@@ -15,7 +15,9 @@ impl Tensor {
     /// The elements, row-major.
     ///
     /// # Errors
-    /// If the dtype does not match `T`, the device computes no values, or memory runs out for gathering a view.
+    /// If the dtype does not match `T`, the device computes no values and does not rehearse ([`Device::rehearse`]), or
+    /// memory runs out for gathering a view.
+    #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.read("to_vec")
     }
@@ -24,6 +26,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::to_vec`], or if the tensor does not have exactly one element.
+    #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
         if self.numel() != 1 {
             return Err(Error::shape(
@@ -34,13 +37,12 @@ impl Tensor {
         Ok(self.read::<T>("item")?[0])
     }
 
+    #[track_caller]
     fn read<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
         if self.dtype() != T::DTYPE {
             return Err(Error::DType { op, expected: T::DTYPE.name(), got: self.dtype() });
         }
-        if !self.device().has_values() {
-            return Err(Error::NoValues { op, device: self.device().name().to_owned() });
-        }
+        self.device().want_readable(op)?;
         let bytes = dispatch::read(self.detach().contiguous()?.data(), op)?;
         Ok(T::from_bytes(&bytes))
     }
@@ -62,6 +64,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out, or if a source has no values, unless the target has none either.
+    #[track_caller]
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
         if self.device() == device {
             return Ok(self.clone());

@@ -27,6 +27,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor is not on the host; [`Error::PinnedMemory`] if no pinned memory is available.
+    #[track_caller]
     pub fn pin_memory(&self) -> Result<Tensor> {
         const NAME: &str = "pin_memory";
         if !self.device().is_host() {
@@ -53,6 +54,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::to_device`], or if no pinned memory is available.
+    #[track_caller]
     pub fn to_device_non_blocking(&self, device: &Device) -> Result<Tensor> {
         const NAME: &str = "to_device";
         let here = self.device();

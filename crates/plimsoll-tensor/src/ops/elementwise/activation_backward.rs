@@ -33,6 +33,7 @@ fn is_cuda(x: &Tensor) -> bool {
 
 /// Overwrites the gradient of the activation's output with that of its input, and `x` with the output. Nothing else may use
 /// either tensor. With `sum`, on a GPU, the sum of the gradient's rows is attached to the gradient.
+#[track_caller]
 pub(in crate::ops) fn run<F: Row>(row: F, grad: &Tensor, x: &Tensor, sum: bool) -> Result<()> {
     let outs = call(ActivationBackward { row, sum: sum && is_cuda(x) }, &[grad, x])?;
     if let Some(sum) = outs.into_iter().nth(2) {

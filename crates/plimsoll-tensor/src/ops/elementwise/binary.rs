@@ -199,6 +199,7 @@ pub(in crate::ops) fn backward<F: Row>(at: &Backward<'_>) -> Result<Grads> {
 }
 
 /// The gradient of one side, in the output's shape.
+#[track_caller]
 fn side_of<F: Row>(at: &Backward<'_>, grad: &Tensor, side: usize) -> Result<Tensor> {
     // The gradient itself serves as a placeholder for operands that are not read.
     let [a, b] = match F::READS[side] {
@@ -391,6 +392,7 @@ impl<F: Row> Operator for BinaryInPlace<F> {
 }
 
 /// Changes every element as a row of the table of pairs defines.
+#[track_caller]
 pub(super) fn change<F: Row>(y: &Tensor, x: &Tensor) -> Result<()> {
     call(BinaryInPlace::<F>(PhantomData), &[y, x]).map(drop)
 }
@@ -436,6 +438,7 @@ macro_rules! binary {
             /// # Errors
             /// If the shapes do not broadcast, the function does not support the dtypes, the devices differ, or memory
             /// runs out.
+            #[track_caller]
             pub fn $name(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
                 let other = other.as_ref();
                 call_one(Binary($row), &[self, other])
@@ -446,6 +449,7 @@ macro_rules! binary {
                 ///
                 /// # Errors
                 /// The same errors as [`Tensor::add_`], or if the dtype cannot hold the result.
+                #[track_caller]
                 pub fn $in_place(&self, other: impl AsRef<Tensor>) -> Result<()> {
                     let other = other.as_ref();
                     super::binary::change::<$row>(self, other)
@@ -484,6 +488,7 @@ pub(crate) use binary;
 impl Tensor {
     /// Sums over the broadcast dimensions, so that the result has `shape` again. Returns the tensor itself if it
     /// already has that shape.
+    #[track_caller]
     pub(crate) fn sum_to(&self, shape: &[usize]) -> Result<Tensor> {
         if self.shape() == shape {
             return Ok(self.clone());

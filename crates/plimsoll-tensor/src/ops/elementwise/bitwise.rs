@@ -110,6 +110,7 @@ macro_rules! bits {
             ///
             /// # Errors
             /// If a dtype is floating-point, the shapes do not broadcast, or memory runs out.
+            #[track_caller]
             pub fn $name(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
                 let other = other.as_ref();
                 call_one(Bits::$op, &[self, other])
@@ -119,6 +120,7 @@ macro_rules! bits {
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($name), "`].")]
+            #[track_caller]
             pub fn $scalar(&self, other: i64) -> Result<Tensor> {
                 // The number takes the tensor's dtype, even if the tensor is a scalar.
                 let dtype = if self.dtype() == DType::Bool { DType::I64 } else { self.dtype() };
@@ -153,6 +155,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dtype is floating-point, or memory runs out.
+    #[track_caller]
     pub fn bitwise_not(&self) -> Result<Tensor> {
         match self.dtype() {
             DType::Bool => self.logical_not(),

@@ -38,6 +38,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes do not broadcast, a tensor is `bool`, or memory runs out.
+    #[track_caller]
     pub fn isclose(&self, other: impl AsRef<Tensor>, tolerance: Tolerance) -> Result<Tensor> {
         let other = other.as_ref();
         let (a, b) = (self.detach(), other.detach());

@@ -236,6 +236,7 @@ impl Operator for CombineInPlace {
 }
 
 /// Converts all to their promoted dtype.
+#[track_caller]
 fn promoted<const N: usize>(tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
     let types = tensors.iter().map(|x| (x.dtype(), x.rank() > 0));
     let dtype = result_type(types).unwrap_or(tensors[0].dtype());
@@ -252,6 +253,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dtypes differ or are not floating-point, the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn lerp(&self, end: impl AsRef<Tensor>, weight: impl AsRef<Tensor>) -> Result<Tensor> {
         let (end, weight) = (end.as_ref(), weight.as_ref());
         call_one(Combine(Formula::Lerp), &[self, end, weight])
@@ -261,6 +263,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::lerp`].
+    #[track_caller]
     pub fn lerp_scalar(&self, end: impl AsRef<Tensor>, weight: f64) -> Result<Tensor> {
         let end = end.as_ref();
         call_one(Combine(Formula::LerpBy(weight)), &[self, end])
@@ -270,6 +273,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::lerp`] and [`Tensor::add_`].
+    #[track_caller]
     pub fn lerp_(&self, end: impl AsRef<Tensor>, weight: impl AsRef<Tensor>) -> Result<()> {
         let (end, weight) = (end.as_ref(), weight.as_ref());
         call(CombineInPlace(Formula::Lerp), &[self, end, weight]).map(drop)
@@ -287,6 +291,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::lerp_`].
+    #[track_caller]
     pub fn lerp_scalar_(&self, end: impl AsRef<Tensor>, weight: f64) -> Result<()> {
         let end = end.as_ref();
         call(CombineInPlace(Formula::LerpBy(weight)), &[self, end]).map(drop)
@@ -296,6 +301,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes do not broadcast, a tensor is `bool`, or memory runs out.
+    #[track_caller]
     pub fn addcmul(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
         let (a, b) = (a.as_ref(), b.as_ref());
         let [x, a, b] = promoted([self, a, b])?;
@@ -306,6 +312,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::addcmul`], or if the tensors are integers.
+    #[track_caller]
     pub fn addcdiv(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
         let (a, b) = (a.as_ref(), b.as_ref());
         let [x, a, b] = promoted([self, a, b])?;
@@ -316,6 +323,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::addcmul`] and [`Tensor::add_`].
+    #[track_caller]
     pub fn addcmul_(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<()> {
         let (a, b) = (a.as_ref(), b.as_ref());
         call(CombineInPlace(Formula::Addcmul(value)), &[self, a, b]).map(drop)
@@ -325,6 +333,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::addcdiv`] and [`Tensor::add_`].
+    #[track_caller]
     pub fn addcdiv_(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<()> {
         let (a, b) = (a.as_ref(), b.as_ref());
         call(CombineInPlace(Formula::Addcdiv(value)), &[self, a, b]).map(drop)

@@ -116,6 +116,7 @@ macro_rules! comparisons {
                 ///
                 /// # Errors
                 /// If memory runs out.
+                #[track_caller]
                 pub fn $scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
                     call_one(Test::$order(value.into()), &[self])
                 }
@@ -140,6 +141,7 @@ macro_rules! tests {
                 ///
                 /// # Errors
                 /// If memory runs out.
+                #[track_caller]
                 pub fn $name(&self) -> Result<Tensor> {
                     call_one(Test::$test, &[self])
                 }

@@ -74,6 +74,7 @@ macro_rules! divisions {
             ///
             /// # Errors
             /// If an integer is divided by 0, the shapes do not broadcast, a tensor is `bool`, or memory runs out.
+            #[track_caller]
             pub fn $name(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
                 let other = other.as_ref();
                 want_divisor(stringify!($name), self, other)?;
@@ -84,6 +85,7 @@ macro_rules! divisions {
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($name), "`].")]
+            #[track_caller]
             pub fn $scalar(&self, divisor: impl Into<Scalar>) -> Result<Tensor> {
                 self.$name(&self.divisor(divisor.into())?)
             }
@@ -92,6 +94,7 @@ macro_rules! divisions {
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($name), "`] and [`Tensor::add_`].")]
+            #[track_caller]
             pub fn $in_place(&self, other: impl AsRef<Tensor>) -> Result<()> {
                 let other = other.as_ref();
                 want_divisor(stringify!($in_place), self, other)?;
@@ -149,6 +152,7 @@ divisions! {
 }
 
 /// Fails if an integer would be divided by 0.
+#[track_caller]
 fn want_divisor(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     if a.dtype().is_float() || b.dtype().is_float() || !b.device().has_values() {
         return Ok(());
@@ -161,6 +165,7 @@ fn want_divisor(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
 
 impl Tensor {
     /// A number as a scalar tensor in the dtype of the result.
+    #[track_caller]
     fn divisor(&self, value: Scalar) -> Result<Tensor> {
         let dtype: DType = value.result_type(self.dtype());
         Tensor::full(&[], value.to_f64(), dtype, self.device())

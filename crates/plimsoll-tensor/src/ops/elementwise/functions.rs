@@ -107,6 +107,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn add_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
         self.with_scalars(Scalar::Int(1), value.into())
     }
@@ -115,6 +116,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor is `bool`, as in PyTorch, or memory runs out.
+    #[track_caller]
     pub fn sub_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
         want_number("sub", self.dtype())?;
         let negative = match value.into() {
@@ -128,6 +130,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn mul_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
         self.with_scalars(value.into(), Scalar::Int(0))
     }
@@ -136,10 +139,12 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn div_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
         self.affine(1.0 / value.into().to_f64(), 0.0)
     }
 
+    #[track_caller]
     fn with_scalars(&self, mul: Scalar, add: Scalar) -> Result<Tensor> {
         let (factor, summand) = (mul.to_f64(), add.to_f64());
         match add.result_type(mul.result_type(self.dtype())) {

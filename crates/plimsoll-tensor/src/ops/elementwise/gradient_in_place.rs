@@ -18,6 +18,7 @@ use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::tensor::Tensor;
 
 /// Like [`gradient`], but in place in `grad` if nothing else uses it.
+#[track_caller]
 pub(in crate::ops) fn gradient_in_place<F: Row>(row: F, grad: Tensor, read: &Tensor) -> Result<Tensor> {
     let own = grad.is_unique() && grad.is_contiguous() && read.is_contiguous();
     if is_grad_enabled() || !own || grad.dtype() != read.dtype() {

@@ -91,6 +91,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn logit(&self, eps: impl Into<Option<f64>>) -> Result<Tensor> {
         let x = match eps.into() {
             None => self.clone(),

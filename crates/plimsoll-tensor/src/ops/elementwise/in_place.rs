@@ -212,6 +212,7 @@ impl Tensor {
     /// # Errors
     /// If this is a leaf that requires a gradient (or a view of one) and operations are recorded (use `no_grad`), or if
     /// a shape does not broadcast to this one.
+    #[track_caller]
     pub fn add_(&self, other: impl AsRef<Tensor>) -> Result<()> {
         let other = other.as_ref();
         self.add_scaled_(other, 1.0)
@@ -221,6 +222,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::add_`].
+    #[track_caller]
     pub fn add_scaled_(&self, other: impl AsRef<Tensor>, alpha: f64) -> Result<()> {
         let other = other.as_ref();
         call(Change::Add { alpha }, &[self, other]).map(drop)
@@ -230,6 +232,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If this is a leaf that requires a gradient, or a view of one.
+    #[track_caller]
     pub fn fill_(&self, value: f64) -> Result<()> {
         self.overwrite("fill", Source::Value(value))
     }
@@ -238,6 +241,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If this is a leaf that requires a gradient, or a view of one.
+    #[track_caller]
     pub fn zero_(&self) -> Result<()> {
         self.fill_(0.0)
     }
@@ -246,6 +250,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If this is a leaf that requires a gradient (or a view of one), or a shape does not broadcast to this one.
+    #[track_caller]
     pub fn copy_(&self, other: impl AsRef<Tensor>) -> Result<()> {
         let other = other.as_ref();
         call(Change::Copy, &[self, other]).map(drop)
@@ -256,6 +261,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If this is a leaf that requires a gradient (or a view of one), or its dtype is not floating-point.
+    #[track_caller]
     pub fn uniform_(&self, low: f64, high: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         self.draw("uniform", Distribution::Uniform { low, high }, from.into())
     }
@@ -264,6 +270,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::uniform_`].
+    #[track_caller]
     pub fn normal_(&self, mean: f64, std: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         self.draw("normal", Distribution::Normal { mean, std }, from.into())
     }
@@ -272,6 +279,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::uniform_`].
+    #[track_caller]
     pub fn exponential_(&self, rate: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         self.draw("exponential", Distribution::Exponential { rate }, from.into())
     }
@@ -280,6 +288,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::uniform_`], or if a probability is outside 0 to 1.
+    #[track_caller]
     pub fn bernoulli_(&self, p: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         if !(0.0..=1.0).contains(&p) {
             return Err(Error::argument("bernoulli_", format!("a probability of {p}: needs 0 to 1")));

@@ -151,6 +151,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn logical_and(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         call_one(Logic::And, &[self, other])
@@ -160,6 +161,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn logical_or(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         call_one(Logic::Or, &[self, other])
@@ -169,6 +171,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn logical_xor(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         call_one(Logic::Xor, &[self, other])
@@ -178,6 +181,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn all(&self) -> Result<Tensor> {
         self.count(Question::All, Over::all(self.rank()))
     }
@@ -186,6 +190,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range or listed twice, or memory runs out.
+    #[track_caller]
     pub fn all_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::All, Over::dims("all", self.rank(), dims, Keep::Dropped)?)
     }
@@ -194,6 +199,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn any(&self) -> Result<Tensor> {
         self.count(Question::Any, Over::all(self.rank()))
     }
@@ -202,6 +208,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range or listed twice, or memory runs out.
+    #[track_caller]
     pub fn any_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::Any, Over::dims("any", self.rank(), dims, Keep::Dropped)?)
     }
@@ -210,6 +217,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn count_nonzero(&self) -> Result<Tensor> {
         self.count(Question::HowMany, Over::all(self.rank()))
     }
@@ -219,10 +227,12 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range or listed twice, or memory runs out.
+    #[track_caller]
     pub fn count_nonzero_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::HowMany, Over::dims("count_nonzero", self.rank(), dims, Keep::Dropped)?)
     }
 
+    #[track_caller]
     fn count(&self, question: Question, over: Over) -> Result<Tensor> {
         let answer = call_one(Count { question, over }, &[self])?;
         // This matches PyTorch, which originally had no `bool`.

@@ -141,6 +141,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If integers are raised to a negative integer power, or memory runs out.
+    #[track_caller]
     pub fn pow_scalar(&self, exponent: impl Into<Scalar>) -> Result<Tensor> {
         let exponent = exponent.into();
         let value = exponent.to_f64();
@@ -161,6 +162,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::add_`], or if the dtype is not floating-point.
+    #[track_caller]
     pub fn pow_scalar_(&self, exponent: f64) -> Result<()> {
         super::unary::change_as("pow_", self, Power { exponent })
     }
@@ -170,6 +172,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
         let whole = are_whole(low, high);
         match self.dtype() {
@@ -184,6 +187,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::add_`], or if the bounds of an integer tensor are fractional.
+    #[track_caller]
     pub fn clamp_(&self, low: f64, high: f64) -> Result<()> {
         if !self.dtype().is_float() && !are_whole(low, high) {
             let (dtype, advice) = (self.dtype(), "convert it first");
@@ -199,6 +203,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dtype has no order, or memory runs out.
+    #[track_caller]
     pub fn clamp_min(&self, low: f64) -> Result<Tensor> {
         self.clamp(low, f64::INFINITY)
     }
@@ -207,6 +212,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::clamp_min`].
+    #[track_caller]
     pub fn clamp_max(&self, high: f64) -> Result<Tensor> {
         self.clamp(f64::NEG_INFINITY, high)
     }
@@ -215,6 +221,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::add_`].
+    #[track_caller]
     pub fn clamp_min_(&self, low: f64) -> Result<()> {
         self.clamp_(low, f64::INFINITY)
     }
@@ -223,6 +230,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::add_`].
+    #[track_caller]
     pub fn clamp_max_(&self, high: f64) -> Result<()> {
         self.clamp_(f64::NEG_INFINITY, high)
     }

@@ -15,6 +15,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::add_`], or if the number for an integer tensor is fractional.
+    #[track_caller]
     pub fn add_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         self.with_scalars_("add_", Scalar::Int(1), value.into())
     }
@@ -23,6 +24,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::add_scalar_`].
+    #[track_caller]
     pub fn sub_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         let negative = match value.into() {
             Scalar::Int(value) => Scalar::Int(value.wrapping_neg()),
@@ -35,6 +37,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::add_scalar_`].
+    #[track_caller]
     pub fn mul_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         self.with_scalars_("mul_", value.into(), Scalar::Int(0))
     }
@@ -43,6 +46,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::add_scalar_`].
+    #[track_caller]
     pub fn div_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         unary::change_as("div_", self, Affine { mul: 1.0 / value.into().to_f64(), add: 0.0 })
     }

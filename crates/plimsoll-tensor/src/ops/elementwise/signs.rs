@@ -13,6 +13,7 @@ macro_rules! operator {
     ($trait:ident $method:ident: |$a:ident: $left:ty, $b:ident: $right:ty| $body:expr) => {
         impl std::ops::$trait<$right> for $left {
             type Output = Result<Tensor>;
+            #[track_caller]
             fn $method(self, $b: $right) -> Result<Tensor> {
                 let $a = self;
                 $body
@@ -53,11 +54,13 @@ operators! {
     Div div div_scalar number_over;
 }
 
+#[track_caller]
 fn number_plus(number: Scalar, tensor: &Tensor) -> Result<Tensor> {
     tensor.add_scalar(number)
 }
 
 /// An integer tensor combined with an integer stays an integer tensor.
+#[track_caller]
 fn number_minus(number: Scalar, tensor: &Tensor) -> Result<Tensor> {
     want_number("sub", tensor.dtype())?;
     match number.result_type(tensor.dtype()).is_float() {
@@ -66,10 +69,12 @@ fn number_minus(number: Scalar, tensor: &Tensor) -> Result<Tensor> {
     }
 }
 
+#[track_caller]
 fn number_times(number: Scalar, tensor: &Tensor) -> Result<Tensor> {
     tensor.mul_scalar(number)
 }
 
+#[track_caller]
 fn number_over(number: Scalar, tensor: &Tensor) -> Result<Tensor> {
     tensor.reciprocal()?.mul_scalar(number)
 }
@@ -85,6 +90,7 @@ macro_rules! prefix {
     ($($trait:ident $sign:ident $method:ident for $($tensor:ty),*;)*) => {$($(
         impl std::ops::$trait for $tensor {
             type Output = Result<Tensor>;
+            #[track_caller]
             fn $sign(self) -> Result<Tensor> {
                 Tensor::$method(&self)
             }

@@ -47,6 +47,7 @@ pub(in crate::ops) fn saves<E: Expression>(of: &E, wanted: &[bool], read: &[usiz
 }
 
 /// The gradients of the inputs of a derivative. `to_first` maps the gradient of its output to that of its first input.
+#[track_caller]
 pub(in crate::ops) fn backward<E: Expression>(
     of: &E,
     at: &Backward<'_>,
@@ -72,6 +73,7 @@ pub(in crate::ops) fn backward<E: Expression>(
 }
 
 /// `scale` times the derivative of an expression with respect to one of its elements.
+#[track_caller]
 pub(in crate::ops) fn slope_of<E: Expression>(
     of: &E,
     by: usize,

@@ -74,6 +74,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn acosh(&self) -> Result<Tensor> {
         self.acosh_of()
     }

@@ -73,6 +73,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor is `bool`, or memory runs out.
+    #[track_caller]
     pub fn relu6(&self) -> Result<Tensor> {
         self.hardtanh(0.0, 6.0)
     }
@@ -82,6 +83,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the weight is not a vector with one element or with one per channel, the dtypes differ, or memory runs out.
+    #[track_caller]
     pub fn prelu(&self, weight: impl AsRef<Tensor>) -> Result<Tensor> {
         let weight = weight.as_ref();
         const NAME: &str = "prelu";
@@ -108,6 +110,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range or has an odd size, or memory runs out.
+    #[track_caller]
     pub fn glu(&self, dim: isize) -> Result<Tensor> {
         let at = dim_index("glu", dim, self.rank())?;
         let size = self.shape()[at];
@@ -124,6 +127,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::softmax`].
+    #[track_caller]
     pub fn softmin(&self, dim: isize) -> Result<Tensor> {
         self.neg()?.softmax(dim)
     }
@@ -133,6 +137,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If `tau` is not positive; also the errors of [`Tensor::softmax`].
+    #[track_caller]
     pub fn gumbel_softmax(&self, tau: f64, hard: bool, dim: isize) -> Result<Tensor> {
         if tau.is_nan() || tau <= 0.0 {
             return Err(Error::argument("gumbel_softmax", format!("tau is {tau}; it must be above 0")));

@@ -25,6 +25,7 @@ pub(crate) enum Traced {
 
 impl Traced {
     /// Evaluates an expression on these tensors.
+    #[track_caller]
     pub(crate) fn evaluate<const N: usize>(
         inputs: [&Tensor; N],
         expression: impl FnOnce([Traced; N]) -> Traced,
@@ -55,6 +56,7 @@ impl Traced {
     }
 
     /// The tensor at an index. If computing it failed, the error is returned once.
+    #[track_caller]
     fn take(at: usize) -> Result<Tensor> {
         TENSORS.with_borrow_mut(|tape| match &tape[at] {
             Ok(tensor) => Ok(tensor.clone()),
@@ -86,6 +88,7 @@ impl Traced {
         Traced::push(chosen)
     }
 
+    #[track_caller]
     fn unary(self, f: impl FnOnce(&Tensor) -> Result<Tensor>, of: impl FnOnce(f64) -> f64) -> Traced {
         match self {
             Traced::Constant(value) => Traced::Constant(of(value)),
@@ -93,6 +96,7 @@ impl Traced {
         }
     }
 
+    #[track_caller]
     fn binary(
         self,
         other: Traced,

@@ -325,11 +325,13 @@ impl<F: Row> Operator for UnaryInPlace<F> {
 }
 
 /// Changes every element as a row of the table defines.
+#[track_caller]
 pub(super) fn change<F: Row>(y: &Tensor, row: F) -> Result<()> {
     change_as(F::IN_PLACE, y, row)
 }
 
 /// Like [`change`], under another method's name.
+#[track_caller]
 pub(super) fn change_as<F: Row>(name: &'static str, y: &Tensor, row: F) -> Result<()> {
     call(UnaryInPlace { row, name }, &[y]).map(drop)
 }
@@ -344,6 +346,7 @@ macro_rules! unary {
             ///
             /// # Errors
             /// The same errors as [`Tensor::add_`], or if the dtype cannot hold the result.
+            #[track_caller]
             pub fn $in_place(&self $(, $field: f64)*) -> Result<()> {
                 super::unary::change(self, $row { $($field),* })
             }
@@ -387,6 +390,7 @@ macro_rules! unary {
             ///
             /// # Errors
             /// If the function does not support the dtype, or memory runs out.
+            #[track_caller]
             $vis fn $name(&self $($(, $field: f64)*)?) -> Result<Tensor> {
                 call_one(Unary($row { $($($field),*)? }), &[self])
             }
@@ -405,6 +409,7 @@ macro_rules! unary {
 pub(crate) use unary;
 
 /// The gradient of a row's input, from the output's gradient and the input (for ReLU, the output works too).
+#[track_caller]
 pub(crate) fn gradient<F: Row>(row: F, grad: &Tensor, read: &Tensor) -> Result<Tensor> {
     call_one(UnaryBackward(row), &[grad, read])
 }

@@ -3,6 +3,7 @@
 use smallvec::smallvec;
 
 use crate::autograd::no_grad;
+use crate::caller::Entry;
 use crate::cuda::{self, CudaCall};
 use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
@@ -74,6 +75,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the device computes no values, because the size of the result depends on them; or if memory runs out.
+    #[track_caller]
     pub fn nonzero(&self) -> Result<Tensor> {
         want_values("nonzero", "the elements", self.device())?;
         let mask = if self.dtype() == DType::Bool { self.detach() } else { self.detach().ne_scalar(0)? };
@@ -93,7 +95,9 @@ impl Tensor {
     ///
     /// A tensor that is not an integer vector; a negative number; weights of a different shape; a device that computes no values;
     /// out of memory.
+    #[track_caller]
     pub fn bincount<'a>(&self, weights: impl Into<Option<&'a Tensor>>, min_length: usize) -> Result<Tensor> {
+        let _entry = Entry::here();
         let weights = weights.into();
         const NAME: &str = "bincount";
         if self.rank() != 1 || weights.is_some_and(|weights| weights.shape() != self.shape()) {
@@ -130,7 +134,9 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::nonzero`].
+    #[track_caller]
     pub fn unique(&self) -> Result<Tensor> {
+        let _entry = Entry::here();
         Ok(self.unique_counts()?.0)
     }
 
@@ -139,7 +145,9 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::nonzero`].
+    #[track_caller]
     pub fn unique_counts(&self) -> Result<(Tensor, Tensor, Tensor)> {
+        let _entry = Entry::here();
         want_values("unique", "the elements", self.device())?;
         no_grad(|| {
             let flat = self.detach().reshape(&[-1])?;

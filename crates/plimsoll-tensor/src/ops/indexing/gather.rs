@@ -161,6 +161,7 @@ impl Tensor {
     /// # Errors
     /// If the dimension is out of range; if the index has a different number of dimensions, or is larger than this
     /// tensor in another dimension; if an index is outside the dimension; or if memory runs out.
+    #[track_caller]
     pub fn gather(&self, dim: isize, index: impl AsRef<Tensor>) -> Result<Tensor> {
         let index = index.as_ref();
         if self.rank() == 0 && index.rank() == 0 {
@@ -173,6 +174,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::gather`], or if the shapes do not broadcast.
+    #[track_caller]
     pub fn take_along_dim(&self, index: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
         let index = index.as_ref();
         let at = dim_index("take_along_dim", dim, self.rank())?;
@@ -196,6 +198,7 @@ impl Tensor {
     }
 
     /// The derivative of `gather` and of other operators that select values by index along a dimension.
+    #[track_caller]
     pub(in crate::ops) fn gather_backward(
         &self,
         dim: usize,

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::indices::want_index;
 use crate::autograd::no_grad;
+use crate::caller::Entry;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::{self, Dims};
@@ -79,6 +80,7 @@ impl Plan {
     }
 
     /// The tensor with its indexed dimensions flattened into one.
+    #[track_caller]
     fn folded(&self, x: &Tensor) -> Result<Tensor> {
         let x = x.permute(&self.order)?;
         x.flatten(self.first as isize, (self.first + self.count - 1) as isize)
@@ -93,6 +95,7 @@ impl Plan {
 }
 
 /// Combines the indices into one, in the row-major order of their dimensions. Negative ones count from the end.
+#[track_caller]
 fn flat(op: &'static str, x: &Tensor, found: &[(usize, Tensor)], shape: &[usize]) -> Result<Tensor> {
     let mut flat: Option<Tensor> = None;
     for (dim, index) in found {
@@ -136,7 +139,9 @@ impl Tensor {
     /// If there are more indices than dimensions; if indices are out of range or of a wrong dtype; if shapes do not
     /// broadcast; if a mask's shape differs from its dimensions, or the device computes no values; or if memory runs
     /// out.
+    #[track_caller]
     pub fn index(&self, indices: &[Option<&Tensor>]) -> Result<Tensor> {
+        let _entry = Entry::here();
         let plan = Plan::of("index", self, indices)?;
         let picked = plan.folded(self)?.index_select(plan.first as isize, &plan.flat)?;
         picked.reshape(plan.result(self).as_slice())
@@ -148,6 +153,7 @@ impl Tensor {
     /// # Errors
     /// The same errors as [`Tensor::index`] and [`Tensor::add_`], or if the values do not broadcast to the result of
     /// `index`.
+    #[track_caller]
     pub fn index_put_(
         &self,
         indices: &[Option<&Tensor>],
@@ -184,6 +190,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range.
+    #[track_caller]
     pub fn tensor_split(&self, places: &[usize], dim: isize) -> Result<Vec<Tensor>> {
         let size = self.shape()[dim_index("tensor_split", dim, self.rank())?];
         let starts = std::iter::once(0).chain(places.iter().copied());

@@ -262,6 +262,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, an index is not a vector, an index is out of range, or memory runs out.
+    #[track_caller]
     pub fn index_select(&self, dim: isize, index: impl AsRef<Tensor>) -> Result<Tensor> {
         let index = index.as_ref();
         call_one(IndexSelect { dim: dim_index("index_select", dim, self.rank())? }, &[self, index])
@@ -273,6 +274,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the weight is not a matrix, an index is out of range, a padding index is out of range, or memory runs out.
+    #[track_caller]
     pub fn embedding(
         &self,
         weight: impl AsRef<Tensor>,

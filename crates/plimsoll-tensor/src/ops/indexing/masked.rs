@@ -343,6 +343,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the condition is not `bool`, the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn where_cond(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>) -> Result<Tensor> {
         let (a, b) = (a.as_ref(), b.as_ref());
         let types = [a, b].map(|x| (x.dtype(), x.rank() > 0));
@@ -354,6 +355,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the mask is not `bool`, the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn masked_fill(&self, mask: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
         let mask = mask.as_ref();
         want_fit("masked_fill", self.dtype(), value)?;
@@ -364,6 +366,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::masked_fill`] and [`Tensor::add_`].
+    #[track_caller]
     pub fn masked_fill_(&self, mask: impl AsRef<Tensor>, value: f64) -> Result<()> {
         let mask = mask.as_ref();
         want_fit("masked_fill_", self.dtype(), value)?;
@@ -375,6 +378,7 @@ impl Tensor {
     /// # Errors
     /// If the mask is not `bool`, the shapes do not broadcast, the device computes no values (the size of the result
     /// depends on the mask's values), or memory runs out.
+    #[track_caller]
     pub fn masked_select(&self, mask: impl AsRef<Tensor>) -> Result<Tensor> {
         let mask = mask.as_ref();
         want_mask("masked_select", mask.dtype())?;

@@ -7,6 +7,7 @@
 //! | `index_select` | slices along a dimension by a vector of indices, and rows of an embedding table |
 //! | `gather` | elements by one index per output |
 //! | `scattered` | the variants of operators that write at an index |
+//! | `scatter_value` | writing one value at an index |
 //! | `scatter` | writing or adding elements at an index |
 //! | `scatter_reduce` | reducing elements at an index |
 //! | `masked` | elements by a condition |
@@ -25,6 +26,7 @@ pub(super) mod masked;
 pub(super) mod one_hot;
 pub(super) mod scatter;
 pub(super) mod scatter_reduce;
+pub(super) mod scatter_value;
 pub(super) mod scattered;
 pub(super) mod search;
 pub(super) mod selection;

@@ -82,6 +82,7 @@ impl Tensor {
     /// # Errors
     /// If a class is negative or not less than `classes`; if there are no `classes` for an empty tensor, or on a device
     /// that computes no values; or if memory runs out.
+    #[track_caller]
     pub fn one_hot(&self, classes: impl Into<Option<usize>>) -> Result<Tensor> {
         let classes = classes.into();
         let classes = match classes {

@@ -1,17 +1,16 @@
-//! Writes or adds elements at an index, in a copy or in place: `scatter`, `scatter_add`, `index_add`, `index_copy`,
-//! `index_fill`.
+//! Writes or adds elements at an index, in a copy or in place: `scatter`, `scatter_add`, `index_add`, `index_copy`.
 
 use smallvec::smallvec;
 
 use super::gather::fits;
 use super::indices::{self, by_index, want_index};
+use super::scatter_value::{ScatterValue, copy_first};
 use super::scattered::{Change, Form, Indexes};
 use crate::cpu::kernels::index::put;
 use crate::cpu::kernels::number::by_float;
-use crate::cpu::kernels::strided::copy_strided;
 use crate::cuda::{self, CudaCall};
 use crate::dispatch::{call, call_one};
-use crate::dtype::{DType, Element, by_dtype};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
@@ -22,18 +21,6 @@ use crate::ops::{dim_index, want_dtype};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;
-
-/// Copies the tensor, unless it is changed in place.
-fn copy_first<T: bytemuck::Pod + Send + Sync>(
-    x: Option<(&[T], &[usize])>,
-    shape: &[usize],
-    out: &mut [T],
-    strides: &[usize],
-) {
-    if let Some((x, x_strides)) = x {
-        copy_strided(shape, x, x_strides, out, strides);
-    }
-}
 
 /// `x, index, src -> out`: `x` with each element of `src` written at its index along a dimension. If several elements
 /// have the same target, either the last one wins, or all are added in their order along the dimension.
@@ -181,114 +168,6 @@ impl Operator for Scatter {
     }
 }
 
-/// `x, index -> out`: `x` with one value written at each index.
-#[derive(Clone, Copy, Debug)]
-struct ScatterValue {
-    dim: usize,
-    value: f64,
-    indexes: Indexes,
-    form: Form,
-}
-
-impl Kernel for ScatterValue {
-    fn name(&self) -> &'static str {
-        match (self.indexes, self.form) {
-            (Indexes::Elements, Form::Copy) => "scatter",
-            (Indexes::Elements, Form::InPlace) => "scatter_",
-            (Indexes::Slices, Form::Copy) => "index_fill",
-            (Indexes::Slices, Form::InPlace) => "index_fill_",
-        }
-    }
-
-    fn cpu_type(&self, dtype: DType) -> DType {
-        dtype
-    }
-
-    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (ins, out) = (call.ins.clone(), call.outs[0]);
-        let (x, index) = match ins[..] {
-            [x, index] => (Some(x), index),
-            [index] => (None, index),
-            _ => return call.missing(),
-        };
-        let shape = match self.indexes {
-            Indexes::Elements => Dims::from_slice(index.shape()),
-            Indexes::Slices => {
-                let mut shape = Dims::from_slice(out.shape());
-                shape[self.dim] = index.len();
-                shape
-            }
-        };
-        let strides = self.indexes.strides(&index, out.shape().len(), self.dim);
-        let at = cuda::indexing::scatter::At { dim: self.dim, shape: &shape, index, strides: &strides };
-        if let Some(x) = x {
-            cuda::elementwise::copy(call, x, out)?;
-        }
-        cuda::indexing::scatter::scatter(
-            call,
-            cuda::indexing::scatter::Change::Set(self.value),
-            at,
-            None,
-            out,
-        )
-    }
-
-    fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
-        let out = call.outs.pop().unwrap_or_else(|| unreachable!("inferred"));
-        let (x, [index]) = self.form.split(call.ins);
-        let (dim, layout) = (self.dim, out.layout().clone());
-        let shape = layout.shape();
-        indices::check(self.name(), &index, dim, shape[dim])?;
-        let (places, strides) = match self.indexes {
-            Indexes::Elements => (Dims::from_slice(index.shape()), Dims::from_slice(index.strides())),
-            Indexes::Slices => {
-                let mut places = Dims::from_slice(shape);
-                places[dim] = index.layout().len();
-                (places, indices::along(shape.len(), dim, indices::vector_stride(&index)))
-            }
-        };
-        let nowhere = Dims::from_elem(0, shape.len());
-        by_dtype!(out.dtype(), T => {
-            let out = out.elements();
-            copy_first(x.as_ref().map(|x| (x.elements(), x.strides())), shape, out, layout.strides());
-            let value = T::from_f64(self.value).to_stored();
-            let src = (&[value][..], &nowhere[..]);
-            by_index!(index, &strides, at => put(&places, dim, src, at, (out, shape), |y, x| *y = x));
-        });
-        Ok(())
-    }
-}
-
-impl Operator for ScatterValue {
-    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        let [x, index] = operands::inputs(self.name(), ins)?;
-        want_index(self.name(), index.dtype)?;
-        match self.indexes {
-            Indexes::Elements => fits(self.name(), x.shape(), index.shape(), self.dim)?,
-            Indexes::Slices => drop(indices::vector_len(self.name(), &index)?),
-        }
-        Ok(self.form.outputs(&x))
-    }
-
-    fn takes(&self, input: usize, layout: &Layout) -> bool {
-        self.form.takes(input, layout)
-    }
-
-    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
-        Cost::streaming(0, ins, outs)
-    }
-
-    fn saves(&self, _: &[bool]) -> Saves {
-        Saves::input(1)
-    }
-
-    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
-        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
-        let zeros = ScatterValue { value: 0.0, form: Form::Copy, ..*self };
-        Ok(smallvec![Some(call_one(zeros, &[grad, &at.input(1)?])?), None])
-    }
-}
-
 impl Tensor {
     /// Returns a copy with `src[i][j]` written at `[index[i][j]][j]`, along dimension 0, and likewise along others. If several
     /// elements have the same target, the last along the dimension wins. `src` may be larger than the index. Like
@@ -297,19 +176,10 @@ impl Tensor {
     /// # Errors
     /// A dimension out of range; an index with another number of dimensions, or larger than `src`, or larger than this tensor
     /// in another dimension; different dtypes; an index out of range; out of memory.
+    #[track_caller]
     pub fn scatter(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<Tensor> {
         let (index, src) = (index.as_ref(), src.as_ref());
         self.put(dim, index, src, Change::Replace, Form::Copy)
-    }
-
-    /// Returns a copy with one value written at each index. Like `torch.scatter` with a number.
-    ///
-    /// # Errors
-    /// The same errors as [`Tensor::scatter`].
-    pub fn scatter_value(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
-        let index = index.as_ref();
-        let dim = dim_index("scatter", dim, self.rank())?;
-        call_one(ScatterValue { dim, value, indexes: Indexes::Elements, form: Form::Copy }, &[self, index])
     }
 
     /// Returns a copy with `src[i][j]` added at `[index[i][j]][j]` along dimension 0, and likewise along other
@@ -317,6 +187,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::scatter`].
+    #[track_caller]
     pub fn scatter_add(
         &self,
         dim: isize,
@@ -332,6 +203,7 @@ impl Tensor {
     /// # Errors
     /// If the dimension is out of range, the index is not a vector with one element for each slice, an index is out of
     /// range, the dtypes differ, or memory runs out.
+    #[track_caller]
     pub fn index_add(
         &self,
         dim: isize,
@@ -350,6 +222,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::index_add`].
+    #[track_caller]
     pub fn index_copy(
         &self,
         dim: isize,
@@ -364,40 +237,21 @@ impl Tensor {
         )
     }
 
-    /// Returns a copy with one value in the selected slices of a dimension. Like `torch.index_fill`.
-    ///
-    /// # Errors
-    /// The same errors as [`Tensor::index_add`].
-    pub fn index_fill(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
-        let index = index.as_ref();
-        let dim = dim_index("index_fill", dim, self.rank())?;
-        call_one(ScatterValue { dim, value, indexes: Indexes::Slices, form: Form::Copy }, &[self, index])
-    }
-
     /// [`Tensor::scatter`] in place.
     ///
     /// # Errors
     /// The same errors as [`Tensor::scatter`] and [`Tensor::add_`].
+    #[track_caller]
     pub fn scatter_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
         let (index, src) = (index.as_ref(), src.as_ref());
         self.put(dim, index, src, Change::Replace, Form::InPlace).map(drop)
-    }
-
-    /// [`Tensor::scatter_value`] in place.
-    ///
-    /// # Errors
-    /// The same errors as [`Tensor::scatter`] and [`Tensor::add_`].
-    pub fn scatter_value_(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<()> {
-        let index = index.as_ref();
-        let dim = dim_index("scatter_", dim, self.rank())?;
-        let op = ScatterValue { dim, value, indexes: Indexes::Elements, form: Form::InPlace };
-        call(op, &[self, index]).map(drop)
     }
 
     /// [`Tensor::scatter_add`] in place.
     ///
     /// # Errors
     /// The same errors as [`Tensor::scatter`] and [`Tensor::add_`].
+    #[track_caller]
     pub fn scatter_add_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
         let (index, src) = (index.as_ref(), src.as_ref());
         self.put(dim, index, src, Change::Add, Form::InPlace).map(drop)
@@ -407,6 +261,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::index_add`] and [`Tensor::add_`].
+    #[track_caller]
     pub fn index_add_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
         let (index, src) = (index.as_ref(), src.as_ref());
         let dim = dim_index("index_add_", dim, self.rank())?;
@@ -418,6 +273,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::index_add`] and [`Tensor::add_`].
+    #[track_caller]
     pub fn index_copy_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
         let (index, src) = (index.as_ref(), src.as_ref());
         let dim = dim_index("index_copy_", dim, self.rank())?;
@@ -425,17 +281,7 @@ impl Tensor {
         call(op, &[self, index, src]).map(drop)
     }
 
-    /// [`Tensor::index_fill`] in place.
-    ///
-    /// # Errors
-    /// The same errors as [`Tensor::index_add`] and [`Tensor::add_`].
-    pub fn index_fill_(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<()> {
-        let index = index.as_ref();
-        let dim = dim_index("index_fill_", dim, self.rank())?;
-        let op = ScatterValue { dim, value, indexes: Indexes::Slices, form: Form::InPlace };
-        call(op, &[self, index]).map(drop)
-    }
-
+    #[track_caller]
     fn put(&self, dim: isize, index: &Tensor, src: &Tensor, change: Change, form: Form) -> Result<Tensor> {
         let op = Scatter { dim: 0, change, indexes: Indexes::Elements, form };
         let op = Scatter { dim: dim_index(op.name(), dim, self.rank())?, ..op };

@@ -9,6 +9,7 @@ use super::gather::fits;
 use super::indices::{self, by_index, want_index};
 use super::scattered::Form;
 use crate::autograd::is_grad_enabled;
+use crate::caller::Entry;
 use crate::cpu::kernels::index::put;
 use crate::cpu::kernels::number::{Number, by_number};
 use crate::cpu::kernels::strided::copy_strided;
@@ -224,6 +225,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::scatter`], or if the dtype is not numeric, or a mean is taken of integers.
+    #[track_caller]
     pub fn scatter_reduce(
         &self,
         dim: isize,
@@ -232,6 +234,7 @@ impl Tensor {
         reduction: ScatterReduction,
         include_self: bool,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (index, src) = (index.as_ref(), src.as_ref());
         let axis = dim_index(NAME, dim, self.rank())?;
         let start = || match include_self {

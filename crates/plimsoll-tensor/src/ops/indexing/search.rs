@@ -85,6 +85,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the rows do not match those of the values, or memory runs out.
+    #[track_caller]
     pub fn searchsorted(&self, values: impl AsRef<Tensor>, right: bool) -> Result<Tensor> {
         let values = values.as_ref();
         let types = [self, values].map(|x| (x.dtype(), x.rank() > 0));
@@ -99,6 +100,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the boundaries are not a vector, or memory runs out.
+    #[track_caller]
     pub fn bucketize(&self, boundaries: impl AsRef<Tensor>, right: bool) -> Result<Tensor> {
         let boundaries = boundaries.as_ref();
         if boundaries.rank() != 1 {

@@ -1,5 +1,6 @@
 //! Selects elements by position or by value, composed of other operations: `take`, `isin`, `masked_scatter`, `embedding_bag`.
 
+use crate::caller::Entry;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout;
@@ -23,7 +24,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If positions are out of range, an index is not an integer tensor, or memory runs out.
+    #[track_caller]
     pub fn take(&self, index: impl AsRef<Tensor>) -> Result<Tensor> {
+        let _entry = Entry::here();
         let index = index.as_ref();
         self.reshape(&[-1])?.index(&[Some(index)])
     }
@@ -32,7 +35,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn isin(&self, values: impl AsRef<Tensor>) -> Result<Tensor> {
+        let _entry = Entry::here();
         let values = values.as_ref();
         let none = Tensor::full(self.shape(), 0.0, DType::Bool, self.device())?;
         if values.numel() == 0 || self.numel() == 0 {
@@ -49,6 +54,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the mask is not `bool`, there are fewer elements than set positions, the dtypes differ, or memory runs out.
+    #[track_caller]
     pub fn masked_scatter(&self, mask: impl AsRef<Tensor>, source: impl AsRef<Tensor>) -> Result<Tensor> {
         let (mask, source) = (mask.as_ref(), source.as_ref());
         const NAME: &str = "masked_scatter";
@@ -83,6 +89,7 @@ impl Tensor {
     /// # Errors
     /// If a vector has no offsets, or a matrix has them; if offsets do not start at 0, or decrease; if there are
     /// weights in a mode other than the sum. Also errors of [`Tensor::embedding`].
+    #[track_caller]
     pub fn embedding_bag<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -90,6 +97,7 @@ impl Tensor {
         mode: BagMode,
         per_sample_weights: impl Into<Option<&'a Tensor>>,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (weight, offsets, per_sample_weights) =
             (weight.as_ref(), offsets.into(), per_sample_weights.into());
         const NAME: &str = "embedding_bag";
@@ -123,6 +131,7 @@ impl Tensor {
 }
 
 /// Reduces rows in bags; each bag begins at an offset.
+#[track_caller]
 fn bags(rows: &Tensor, offsets: &[i64], mode: BagMode) -> Result<Tensor> {
     const NAME: &str = "embedding_bag";
     let (count, width) = (rows.shape()[0], rows.shape()[1]);

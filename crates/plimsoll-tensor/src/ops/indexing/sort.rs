@@ -176,6 +176,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, or memory runs out.
+    #[track_caller]
     pub fn sort(&self, dim: isize, descending: bool) -> Result<(Tensor, Tensor)> {
         self.in_order("sort", dim, Sort(direction(descending)))
     }
@@ -184,6 +185,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::sort`].
+    #[track_caller]
     pub fn argsort(&self, dim: isize, descending: bool) -> Result<Tensor> {
         Ok(self.detach().sort(dim, descending)?.1)
     }
@@ -193,11 +195,13 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dimension is out of range or has fewer elements, or memory runs out.
+    #[track_caller]
     pub fn topk(&self, count: usize, dim: isize, largest: bool, sorted: bool) -> Result<(Tensor, Tensor)> {
         self.in_order("topk", dim, TopK { count, direction: direction(largest), unsorted: !sorted })
     }
 
     /// Runs an operator on the last dimension, after moving `dim` there.
+    #[track_caller]
     fn in_order<O: Operator>(&self, name: &'static str, dim: isize, op: O) -> Result<(Tensor, Tensor)> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             let (values, places) = self.unsqueeze(0)?.in_order(name, 0, op)?;

@@ -2,6 +2,7 @@
 //! Composed of tensor operations, one time step after the other, in log space.
 
 use crate::autograd::is_grad_enabled;
+use crate::caller::Entry;
 use crate::cpu::kernels::loss::Reduction;
 use crate::dispatch::Tensors;
 use crate::dtype::DType;
@@ -22,6 +23,7 @@ struct CtcLoss {
 }
 
 /// `ln(e^a + e^b + e^c)`; minus infinity if all three are.
+#[track_caller]
 fn log_add(parts: [&Tensor; 3]) -> Result<Tensor> {
     let [a, b, c] = parts;
     let largest = a.maximum(b)?.maximum(c)?;
@@ -32,6 +34,7 @@ fn log_add(parts: [&Tensor; 3]) -> Result<Tensor> {
 
 impl CtcLoss {
     /// Where a path may skip the blank before a label: where the labels on both sides of it differ.
+    #[track_caller]
     fn skips(&self, labels: &Tensor) -> Result<Tensor> {
         let (batch, states) = (labels.shape()[0], labels.shape()[1]);
         let never = Tensor::full(&[batch, states.min(2)], 0.0, DType::Bool, labels.device())?;
@@ -45,12 +48,14 @@ impl CtcLoss {
     }
 
     /// Integers of the batch as a column.
+    #[track_caller]
     fn column(values: impl Iterator<Item = usize>, like: &Tensor) -> Result<Tensor> {
         let values: Vec<i64> = values.map(|value| value as i64).collect();
         Tensor::from_slice(&values, &[values.len(), 1], like.device())
     }
 
     /// One time step: each state is reached from itself, the previous one and, where `skips`, the one before that.
+    #[track_caller]
     fn step(last: &Tensor, skips: &Tensor, emitted: &Tensor) -> Result<Tensor> {
         let (batch, states) = (last.shape()[0], last.shape()[1]);
         let none = Tensor::full(&[batch, 2], f64::NEG_INFINITY, last.dtype(), last.device())?;
@@ -60,6 +65,7 @@ impl CtcLoss {
     }
 
     /// The total log-probability of all paths to each state at each time, `[time, batch, states]`.
+    #[track_caller]
     fn forward_paths(&self, emitted: &Tensor, skips: &Tensor) -> Result<Tensor> {
         let states = emitted.shape()[2];
         let mut last = emitted.select(0, 0)?;
@@ -76,6 +82,7 @@ impl CtcLoss {
     }
 
     /// The total log-probability of all paths from each state to the end.
+    #[track_caller]
     fn backward_paths(&self, emitted: &Tensor, skips: &Tensor) -> Result<Tensor> {
         let states = emitted.shape()[2];
         // Seen from the end, a path skips the blank after a label.
@@ -110,6 +117,7 @@ impl CtcLoss {
     }
 
     /// The log-probability of each label's state at each time.
+    #[track_caller]
     fn emitted(log_probs: &Tensor, labels: &Tensor) -> Result<Tensor> {
         log_probs
             .gather(2, &labels.unsqueeze(0)?.expand(&[&log_probs.shape()[..1], labels.shape()].concat())?)
@@ -201,6 +209,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the lengths are not one per sample or exceed the tensors, a blank is not a class, or memory runs out.
+    #[track_caller]
     pub fn ctc_loss(
         &self,
         targets: impl AsRef<Tensor>,
@@ -210,6 +219,7 @@ impl Tensor {
         reduction: Reduction,
         zero_infinity: bool,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let targets = targets.as_ref();
         let &[time, batch, classes] = self.shape() else {
             let message = format!("{:?}: needs [time, batch, classes]", self.shape());
@@ -248,6 +258,7 @@ impl Tensor {
 }
 
 /// The targets with a blank before, between and after the labels, `[batch, 2 · longest + 1]`.
+#[track_caller]
 fn labels(targets: &Tensor, lengths: &[usize], blank: usize) -> Result<Tensor> {
     let (batch, longest) = (lengths.len(), lengths.iter().copied().max().unwrap_or(0));
     let targets = targets.detach().to_dtype(DType::I64)?;

@@ -291,6 +291,7 @@ fn want_probabilities<T: Float>(op: &'static str, inputs: &[T]) -> Result<()> {
 }
 
 /// Reduces losses whose elements are already weighted.
+#[track_caller]
 fn weighed(losses: &Tensor, reduction: Reduction) -> Result<Tensor> {
     match reduction {
         Reduction::None => Ok(losses.clone()),
@@ -311,6 +312,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes or dtypes differ, or memory runs out.
+    #[track_caller]
     pub fn l1_loss(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         call_one(PairLoss(L1 {}, reduction), &[self, target])
@@ -321,6 +323,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::l1_loss`], or if `beta` is negative.
+    #[track_caller]
     pub fn smooth_l1_loss(
         &self,
         target: impl AsRef<Tensor>,
@@ -340,6 +343,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::l1_loss`], or if `delta` is not positive.
+    #[track_caller]
     pub fn huber_loss(&self, target: impl AsRef<Tensor>, delta: f64, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         positive("huber_loss", "delta", delta)?;
@@ -352,6 +356,7 @@ impl Tensor {
     /// # Errors
     /// The same errors as [`Tensor::l1_loss`]; also if the weight does not broadcast or, on the host, if an input is
     /// outside 0 to 1.
+    #[track_caller]
     pub fn binary_cross_entropy<'a>(
         &self,
         target: impl AsRef<Tensor>,
@@ -369,6 +374,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::binary_cross_entropy`].
+    #[track_caller]
     pub fn binary_cross_entropy_with_logits<'a>(
         &self,
         target: impl AsRef<Tensor>,
@@ -398,6 +404,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::l1_loss`].
+    #[track_caller]
     pub fn kl_div(
         &self,
         target: impl AsRef<Tensor>,

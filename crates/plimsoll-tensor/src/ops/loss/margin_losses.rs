@@ -1,11 +1,13 @@
 //! Losses with a margin, multi-label losses, and losses of distributions. Composed of other operations, with PyTorch's
 //! formulas.
 
+use crate::caller::Entry;
 use crate::cpu::kernels::loss::Reduction;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
+#[track_caller]
 fn reduced(losses: &Tensor, reduction: Reduction) -> Result<Tensor> {
     match reduction {
         Reduction::None => Ok(losses.clone()),
@@ -19,6 +21,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn margin_ranking_loss(
         &self,
         other: impl AsRef<Tensor>,
@@ -35,6 +38,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn hinge_embedding_loss(
         &self,
         target: impl AsRef<Tensor>,
@@ -54,6 +58,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn cosine_embedding_loss(
         &self,
         other: impl AsRef<Tensor>,
@@ -61,6 +66,7 @@ impl Tensor {
         margin: f64,
         reduction: Reduction,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (other, target) = (other.as_ref(), target.as_ref());
         const EPSILON: f64 = 1e-12;
         let square = |x: &Tensor| x.square()?.sum_dims(&[-1])?.add_scalar(EPSILON);
@@ -76,6 +82,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn soft_margin_loss(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         let against = target.mul(self)?.neg()?;
@@ -88,6 +95,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::binary_cross_entropy_with_logits`].
+    #[track_caller]
     pub fn multilabel_soft_margin_loss<'a>(
         &self,
         target: impl AsRef<Tensor>,
@@ -104,6 +112,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If `p` is neither 1 nor 2, a target is not a class, or memory runs out.
+    #[track_caller]
     pub fn multi_margin_loss(
         &self,
         target: impl AsRef<Tensor>,
@@ -132,6 +141,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn poisson_nll_loss(
         &self,
         target: impl AsRef<Tensor>,
@@ -159,6 +169,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn gaussian_nll_loss(
         &self,
         target: impl AsRef<Tensor>,

@@ -136,6 +136,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shapes or dtypes differ, a dtype is not floating-point, or memory runs out.
+    #[track_caller]
     pub fn mse_loss(&self, target: impl AsRef<Tensor>) -> Result<Tensor> {
         let target = target.as_ref();
         self.mse_loss_with(target, Reduction::Mean)
@@ -145,6 +146,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::mse_loss`].
+    #[track_caller]
     pub fn mse_loss_with(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         if reduction == Reduction::None {

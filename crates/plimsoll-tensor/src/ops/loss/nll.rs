@@ -143,6 +143,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes or dtypes are incompatible, a target is neither a class nor -100, or memory runs out.
+    #[track_caller]
     pub fn nll_loss(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let target = target.as_ref();
         if reduction == Reduction::None {

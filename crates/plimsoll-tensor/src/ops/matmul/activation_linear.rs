@@ -40,6 +40,7 @@ impl Activation {
     ///
     /// # Errors
     /// Errors of the method of the same name.
+    #[track_caller]
     pub fn of(self, x: &Tensor) -> Result<Tensor> {
         match self {
             Activation::Relu => x.relu(),
@@ -51,6 +52,7 @@ impl Activation {
 
     /// In one pass, overwrites the input `x` with the activation's values, and the output's gradient with the input's.
     /// If `sum` is set, the sum of the gradient's rows is attached to it.
+    #[track_caller]
     fn in_one_pass(self, grad: &Tensor, x: &Tensor, sum: bool) -> Result<()> {
         match self {
             Activation::Relu => activation_backward::run(Relu {}, grad, x, sum),
@@ -61,6 +63,7 @@ impl Activation {
     }
 
     /// The gradient of the input `x` from the gradient of the output, in place if nothing else uses the latter.
+    #[track_caller]
     fn gradient(self, grad: Tensor, x: &Tensor) -> Result<Tensor> {
         match self {
             Activation::Relu => gradient_in_place(Relu {}, grad, x),
@@ -72,6 +75,7 @@ impl Activation {
 }
 
 /// Reshapes a tensor into a matrix of its rows.
+#[track_caller]
 fn rows(x: &Tensor) -> Result<Tensor> {
     let width = x.shape()[x.rank() - 1];
     let count: usize = x.shape()[..x.rank() - 1].iter().product();
@@ -79,6 +83,7 @@ fn rows(x: &Tensor) -> Result<Tensor> {
 }
 
 /// The gradient of a layer's input.
+#[track_caller]
 fn to_input(grad: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let mut shape = Dims::from_slice(grad.shape());
     shape[grad.rank() - 1] = weight.shape()[1];
@@ -87,6 +92,7 @@ fn to_input(grad: &Tensor, weight: &Tensor) -> Result<Tensor> {
 
 /// The gradient of a layer's weight, computed from the layer's input. It has the weight's layout, so that a weight that is a
 /// transposed view needs no copy.
+#[track_caller]
 fn to_weight(grad: &Tensor, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
     let (grad, x) = (rows(grad)?, rows(x)?);
     match weight.strides()[0] == 1 && weight.strides()[1] != 1 {
@@ -96,6 +102,7 @@ fn to_weight(grad: &Tensor, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
 }
 
 /// The gradients of a layer's input, weight and bias; `x` returns the layer's input.
+#[track_caller]
 fn of_linear(
     at: &FunctionBackward<'_>,
     grad: &Tensor,
@@ -122,6 +129,7 @@ struct ActivationThenLinear {
 impl ActivationThenLinear {
     /// The gradients, if nothing else uses `x`: the activation is recomputed in the memory of `x`, together with its
     /// gradient. `None` if that is not possible.
+    #[track_caller]
     fn in_place(
         &self,
         at: &FunctionBackward<'_>,
@@ -216,6 +224,7 @@ impl Function for LinearThenActivation {
     }
 }
 
+#[track_caller]
 fn inputs<'a>(
     name: &'static str,
     x: &'a Tensor,
@@ -239,6 +248,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn activation_linear<'a>(
         &self,
         activation: Activation,
@@ -255,6 +265,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn linear_activation<'a>(
         &self,
         activation: Activation,
@@ -270,6 +281,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::linear_activation`].
+    #[track_caller]
     pub fn linear_relu<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -283,6 +295,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::linear_activation`].
+    #[track_caller]
     pub fn linear_gelu<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -296,6 +309,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::linear_activation`].
+    #[track_caller]
     pub fn linear_silu<'a>(
         &self,
         weight: impl AsRef<Tensor>,

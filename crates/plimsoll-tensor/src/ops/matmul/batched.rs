@@ -195,6 +195,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the inner sizes differ, the leading sizes do not broadcast, a tensor is a scalar, or memory runs out.
+    #[track_caller]
     pub fn matmul(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         if self.rank() == 1 {

@@ -187,6 +187,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the vectors' widths differ, `p` is negative, the dtypes differ or are not floating-point, or memory runs out.
+    #[track_caller]
     pub fn cdist(&self, other: impl AsRef<Tensor>, p: f64) -> Result<Tensor> {
         let other = other.as_ref();
         if p.is_nan() || p < 0.0 {

@@ -18,6 +18,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, the dtype is not floating-point, or memory runs out.
+    #[track_caller]
     pub fn normalize(&self, dim: isize) -> Result<Tensor> {
         self.div(&self.norm_keepdim(2.0, &[dim])?.clamp_min(1e-12)?)
     }
@@ -27,6 +28,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::normalize`], or if the shapes do not broadcast.
+    #[track_caller]
     pub fn cosine_similarity(&self, other: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
         let other = other.as_ref();
         let length = |x: &Tensor| x.norm_keepdim(2.0, &[dim])?.clamp_min(1e-8);
@@ -38,6 +40,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::cosine_similarity`].
+    #[track_caller]
     pub fn pairwise_distance(&self, other: impl AsRef<Tensor>, p: f64) -> Result<Tensor> {
         let other = other.as_ref();
         self.sub(other)?.add_scalar(1e-6)?.norm_dims(p, &[-1])
@@ -48,6 +51,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::cosine_similarity`].
+    #[track_caller]
     pub fn triplet_margin_loss(
         &self,
         positive: impl AsRef<Tensor>,

@@ -3,6 +3,7 @@
 
 use smallvec::smallvec;
 
+use crate::caller::Entry;
 use crate::error::{Error, Result};
 use crate::ops::borrowed;
 use crate::suite::Case;
@@ -41,6 +42,7 @@ fn labels(term: &str, ellipsis: usize) -> Result<Vec<Label>> {
 }
 
 /// An operand and its labels, with repeated labels reduced to a diagonal.
+#[track_caller]
 fn operand(term: &str, number: usize, tensor: &Tensor) -> Result<(Tensor, Vec<Label>)> {
     let letters = term.chars().filter(|letter| letter.is_ascii_alphabetic()).count();
     let ellipsis = tensor.rank().checked_sub(letters).filter(|&n| n == 0 || term.contains("..."));
@@ -97,6 +99,7 @@ fn result(named: Option<&str>, operands: &[(Tensor, Vec<Label>)], terms: &[&str]
 }
 
 /// The tensor with a dimension for every label, in order; of size 1 for labels that it does not have.
+#[track_caller]
 fn spread((tensor, own): &(Tensor, Vec<Label>), all: &[Label]) -> Result<Tensor> {
     let present: Vec<isize> = all
         .iter()
@@ -127,6 +130,7 @@ fn check_sizes(tensors: &[Tensor], all: &[Label]) -> Result<()> {
 }
 
 /// The product of two tensors of the same rank, summed over some dimensions, which remain with size 1.
+#[track_caller]
 fn contract(a: &Tensor, b: &Tensor, summed: &[usize]) -> Result<Tensor> {
     let alone = |x: &Tensor, other: &Tensor| -> Result<Tensor> {
         // A dimension that only one operand has is summed before the product.
@@ -186,7 +190,9 @@ impl Tensor {
     /// # Errors
     /// If the equation is invalid (the error names the subscript), the number of operands is wrong, sizes differ, or
     /// memory runs out.
+    #[track_caller]
     pub fn einsum(equation: &str, operands: &[impl AsRef<Tensor>]) -> Result<Tensor> {
+        let _entry = Entry::here();
         let operands = &borrowed(operands)[..];
         let equation: String = equation.chars().filter(|letter| !letter.is_whitespace()).collect();
         let (terms, named) = match equation.split_once("->") {

@@ -199,6 +199,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn linear<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -215,6 +216,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn linear_in_out<'a>(
         &self,
         weight: impl AsRef<Tensor>,

@@ -178,6 +178,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes or dtypes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn addmm(
         &self,
         a: impl AsRef<Tensor>,
@@ -194,6 +195,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensors are not `[batch, n, k]` and `[batch, k, m]`, or memory runs out.
+    #[track_caller]
     pub fn bmm(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         let (a, b) = (self.shape(), other.shape());
@@ -208,6 +210,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensors are not `[n, k]` and `[k]`, or memory runs out.
+    #[track_caller]
     pub fn mv(&self, vector: impl AsRef<Tensor>) -> Result<Tensor> {
         let vector = vector.as_ref();
         if self.rank() != 2 || vector.rank() != 1 {
@@ -221,6 +224,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensors are not vectors of the same length, or memory runs out.
+    #[track_caller]
     pub fn dot(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         if self.rank() != 1 || other.rank() != 1 {
@@ -234,6 +238,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensors are not vectors, or memory runs out.
+    #[track_caller]
     pub fn outer(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         if self.rank() != 1 || other.rank() != 1 {

@@ -14,6 +14,7 @@ use crate::tensor::{Grads, Tensor};
 struct SwigluLinear;
 
 /// Reshapes a tensor to a matrix of its rows.
+#[track_caller]
 fn rows(x: &Tensor) -> Result<Tensor> {
     let last = x.shape().last().copied().unwrap_or(1);
     x.reshape(&[x.shape()[..x.rank().max(1) - 1].iter().product(), last])
@@ -73,6 +74,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn swiglu_linear(&self, up: impl AsRef<Tensor>, weight: impl AsRef<Tensor>) -> Result<Tensor> {
         let (up, weight) = (up.as_ref(), weight.as_ref());
         Ok(apply(SwigluLinear, &[self, up, weight])?.remove(0))

@@ -2,6 +2,7 @@
 
 use super::products::want_whole_factors;
 use crate::autocast;
+use crate::caller::Entry;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::dim_index;
@@ -12,6 +13,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If there are fewer than two dimensions.
+    #[track_caller]
     pub fn mt(&self) -> Result<Tensor> {
         self.transpose(-2, -1)
     }
@@ -21,6 +23,7 @@ impl Tensor {
     /// # Errors
     /// The same errors as [`Tensor::bmm`], or if the dtypes differ, the factors of integers are fractional, or the
     /// shapes do not broadcast.
+    #[track_caller]
     pub fn baddbmm(
         &self,
         a: impl AsRef<Tensor>,
@@ -28,6 +31,7 @@ impl Tensor {
         beta: f64,
         alpha: f64,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (a, b) = (a.as_ref(), b.as_ref());
         const NAME: &str = "baddbmm";
         want_whole_factors(NAME, a.dtype(), beta, alpha)?;
@@ -57,12 +61,14 @@ impl Tensor {
     ///
     /// # Errors
     /// If the widths do not match the weight, the other sizes differ, or memory runs out.
+    #[track_caller]
     pub fn bilinear<'a>(
         &self,
         other: impl AsRef<Tensor>,
         weight: impl AsRef<Tensor>,
         bias: impl Into<Option<&'a Tensor>>,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (other, weight, bias) = (other.as_ref(), weight.as_ref(), bias.into());
         let product = Tensor::einsum("...i,oij,...j->...o", &[self, weight, other])?;
         bias.map_or(Ok(product.clone()), |bias| product.add(bias))
@@ -72,6 +78,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the last dimensions differ in size, or memory runs out.
+    #[track_caller]
     pub fn inner(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         if self.rank() == 0 || other.rank() == 0 {
@@ -85,6 +92,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dimensions are out of range, are repeated or differ in size, or if memory runs out.
+    #[track_caller]
     pub fn tensordot(&self, other: impl AsRef<Tensor>, dims: &[isize], others: &[isize]) -> Result<Tensor> {
         let other = other.as_ref();
         const NAME: &str = "tensordot";
@@ -113,7 +121,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is not of size 3, the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn cross(&self, other: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
+        let _entry = Entry::here();
         let other = other.as_ref();
         for x in [self, other] {
             let at = dim_index("cross", dim, x.rank())?;

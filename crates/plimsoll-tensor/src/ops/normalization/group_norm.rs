@@ -236,6 +236,7 @@ impl Tensor {
     /// # Errors
     /// If the number of channels is not a multiple of the groups, there is a bias but no weight, the sizes are
     /// incompatible, or memory runs out.
+    #[track_caller]
     pub fn group_norm<'a>(
         &self,
         groups: usize,

@@ -141,6 +141,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, the dtype is not floating-point, or memory runs out.
+    #[track_caller]
     pub fn softmax(&self, dim: isize) -> Result<Tensor> {
         self.along(dim, Softmax::Plain)
     }
@@ -149,10 +150,12 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, the dtype is not floating-point, or memory runs out.
+    #[track_caller]
     pub fn log_softmax(&self, dim: isize) -> Result<Tensor> {
         self.along(dim, Softmax::Log)
     }
 
+    #[track_caller]
     fn along(&self, dim: isize, op: Softmax) -> Result<Tensor> {
         want_float(op.name(), self.dtype())?;
         if self.rank() == 0 && (-1..=0).contains(&dim) {

@@ -78,6 +78,7 @@ impl CapturedStep {
     }
 
     /// The parameters that it updates, in order.
+    #[track_caller]
     pub(crate) fn parameters(&self) -> &[Tensor] {
         &self.parameters
     }

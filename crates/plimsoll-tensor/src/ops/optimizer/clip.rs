@@ -102,6 +102,7 @@ impl Operator for Clip {
 ///
 /// # Errors
 /// A bound or a norm type that is negative or NaN; gradients on different devices, or that share memory.
+#[track_caller]
 pub fn clip_norm_(grads: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Option<Tensor>> {
     for (name, value, is_right) in
         [("max_norm", max_norm, max_norm >= 0.0), ("norm_type", norm_type, norm_type > 0.0)]
@@ -123,6 +124,7 @@ pub fn clip_norm_(grads: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Opt
 }
 
 /// [`clip_norm_`] for dtypes that need more than 32 bits: computes the norm of the norms, and scales each gradient in place.
+#[track_caller]
 fn clip_norm_wide(grads: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Tensor> {
     let norms =
         grads.iter().map(|grad| grad.to_dtype(DType::F64)?.norm(norm_type)).collect::<Result<Vec<_>>>()?;

@@ -318,6 +318,7 @@ pub fn optimizer_step_stochastic(rule: &Rule, slots: &[Slot<'_>], seeds: &[u64])
 ///
 /// # Errors
 /// The errors of [`optimizer_step`]; not exactly one tensor per slot; a tensor of another shape.
+#[track_caller]
 pub fn optimizer_step_rounded(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tensor]) -> Result<()> {
     if rounded.len() != slots.len() {
         let message = format!(
@@ -336,6 +337,7 @@ pub fn optimizer_step_rounded(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tenso
     no_grad(|| slots.iter().zip(rounded).try_for_each(|(slot, to)| to.copy_(slot.parameter)))
 }
 
+#[track_caller]
 fn step(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tensor], seeds: &[u64]) -> Result<()> {
     if slots.iter().any(|slot| slot.step == 0) {
         return Err(Error::argument(rule.name(), "steps are counted from 1"));
@@ -378,6 +380,7 @@ fn captured(op: Step, slots: &[Slot<'_>]) -> CapturedStep {
 
 /// Permutes a tensor of a parameter's shape into the parameter's memory order, so that an elementwise step sees a
 /// channels-last parameter as a row-major one.
+#[track_caller]
 fn as_it_lies<'a>(rule: &Rule, parameter: &Tensor, tensor: &'a Tensor) -> Cow<'a, Tensor> {
     let layout = &parameter.data().layout;
     if layout.is_contiguous() || rule.is_ordered() || tensor.shape() != parameter.shape() {
@@ -393,6 +396,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Different shapes or dtypes; tensors that are not contiguous.
+    #[track_caller]
     pub fn sgd_step_(&self, grad: &Tensor, momentum_buffer: Option<&Tensor>, step: SgdStep) -> Result<()> {
         if momentum_buffer.is_some() != (step.momentum != 0.0) {
             let message = format!(
@@ -411,6 +415,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Different shapes or dtypes; tensors that are not contiguous; a step number of 0.
+    #[track_caller]
     pub fn adam_step_(
         &self,
         grad: &Tensor,

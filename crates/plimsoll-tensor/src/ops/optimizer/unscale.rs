@@ -82,6 +82,7 @@ impl Operator for Unscale {
 /// # Errors
 /// No gradient; different dtypes or dtypes that are not floating-point; two gradients that share
 /// memory.
+#[track_caller]
 pub fn unscale_(gradients: &[&Tensor], factor: f64) -> Result<Tensor> {
     let mut outs = no_grad(|| call(Unscale { factor }, gradients))?;
     outs.pop().ok_or_else(|| Error::argument("unscale", "needs a gradient"))

@@ -101,6 +101,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a probability is outside 0 to 1, the dtype is not floating-point, or memory runs out.
+    #[track_caller]
     pub fn dropout(&self, p: f64, training: bool) -> Result<Tensor> {
         if !drops("dropout", p, training)? {
             return Ok(self.clone());
@@ -112,6 +113,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::dropout`], or if the shapes differ.
+    #[track_caller]
     pub fn dropout_add(&self, residual: impl AsRef<Tensor>, p: f64, training: bool) -> Result<Tensor> {
         let residual = residual.as_ref();
         if !drops("dropout_add", p, training)? {

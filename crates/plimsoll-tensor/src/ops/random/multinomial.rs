@@ -112,6 +112,7 @@ impl Tensor {
     /// # Errors
     /// If a weight is negative, infinite or NaN, a row has too few positive weights, there are more samples than
     /// weights without replacement, or memory runs out.
+    #[track_caller]
     pub fn multinomial(&self, drawn: usize, replace: bool) -> Result<Tensor> {
         let from = self.device().next_random();
         call_one(Multinomial { drawn, replace, from }, &[&self.detach()])

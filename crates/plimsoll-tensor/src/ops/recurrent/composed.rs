@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// Computes the same as [`Layer`], from the same inputs.
+#[track_caller]
 pub(super) fn layer(op: &Layer, ins: &[Tensor]) -> Result<Tensors> {
     let (x, weights) = (&ins[0], &ins[op.weight()..]);
     let hidden = weights[1].shape()[0] / op.cell.gates();

@@ -194,6 +194,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes or dtypes are incompatible, a sequence has no steps, or memory runs out.
+    #[track_caller]
     pub fn recurrent(
         &self,
         layer: RecurrentLayer<'_>,

@@ -46,11 +46,13 @@ impl Layer {
     }
 
     /// The final step of a sequence, `[batch, hidden]`; a view.
+    #[track_caller]
     pub(super) fn last(self, x: &Tensor) -> Result<Tensor> {
         x.select(self.time(), if self.reverse { 0 } else { -1 })
     }
 
     /// The states before each step, as a sequence.
+    #[track_caller]
     pub(super) fn earlier(self, first: &Tensor, y: &Tensor) -> Result<Tensor> {
         let (time, steps) = (self.time(), y.shape()[self.time() as usize]);
         let first = first.unsqueeze(time)?;
@@ -60,6 +62,7 @@ impl Layer {
 }
 
 /// Reshapes to rows of the last dimension.
+#[track_caller]
 pub(super) fn rows(x: &Tensor) -> Result<Tensor> {
     let width = x.shape()[x.rank() - 1];
     x.reshape(&[x.shape()[..x.rank() - 1].iter().product(), width])

@@ -62,6 +62,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dimension is out of range or has no elements, the tensor is `bool`, or memory runs out.
+    #[track_caller]
     pub fn argmax(&self, dim: impl Into<Option<isize>>) -> Result<Tensor> {
         want_number("argmax", self.dtype())?;
         let Some(dim) = dim.into() else { return self.reshape(&[-1])?.argmax(0) };

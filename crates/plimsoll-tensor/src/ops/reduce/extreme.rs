@@ -258,6 +258,7 @@ macro_rules! extremes {
             ///
             /// # Errors
             /// If there are no elements, or memory runs out.
+            #[track_caller]
             pub fn $all(&self) -> Result<Tensor> {
                 self.extreme(stringify!($all), Extremes { largest: $largest, magnitude: false }, Over::all(self.rank()))
             }
@@ -266,6 +267,7 @@ macro_rules! extremes {
             ///
             /// # Errors
             /// If the dimension is out of range or has no elements, or memory runs out.
+            #[track_caller]
             pub fn $along(&self, dim: isize) -> Result<(Tensor, Tensor)> {
                 self.extreme_along(stringify!($all), Extreme { largest: $largest }, dim, Keep::Dropped)
             }
@@ -274,6 +276,7 @@ macro_rules! extremes {
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($along), "`].")]
+            #[track_caller]
             pub fn $along_kept(&self, dim: isize) -> Result<(Tensor, Tensor)> {
                 self.extreme_along(stringify!($all), Extreme { largest: $largest }, dim, Keep::Kept)
             }
@@ -282,6 +285,7 @@ macro_rules! extremes {
             ///
             /// # Errors
             /// If a dimension is out of range, listed twice or empty, or if memory runs out.
+            #[track_caller]
             pub fn $over(&self, dims: &[isize]) -> Result<Tensor> {
                 let over = Over::dims(stringify!($over), self.rank(), dims, Keep::Dropped)?;
                 self.extreme(stringify!($over), Extremes { largest: $largest, magnitude: false }, over)
@@ -291,6 +295,7 @@ macro_rules! extremes {
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($over), "`].")]
+            #[track_caller]
             pub fn $over_kept(&self, dims: &[isize]) -> Result<Tensor> {
                 let over = Over::dims(stringify!($over), self.rank(), dims, Keep::Kept)?;
                 self.extreme(stringify!($over), Extremes { largest: $largest, magnitude: false }, over)
@@ -306,6 +311,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dimension is out of range or has no elements, or memory runs out.
+    #[track_caller]
     pub fn argmin(&self, dim: impl Into<Option<isize>>) -> Result<Tensor> {
         let Some(dim) = dim.into() else { return self.reshape(&[-1])?.argmin(0) };
         if self.rank() == 0 && (-1..=0).contains(&dim) {
@@ -318,10 +324,12 @@ impl Tensor {
         )
     }
 
+    #[track_caller]
     pub(in crate::ops) fn extreme(&self, name: &'static str, of: Extremes, over: Over) -> Result<Tensor> {
         Ok(call(ExtremeOver { name, of, over }, &[self])?.remove(0))
     }
 
+    #[track_caller]
     fn extreme_along(
         &self,
         name: &'static str,

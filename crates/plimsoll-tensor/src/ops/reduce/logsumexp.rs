@@ -76,6 +76,7 @@ impl Tensor {
     /// # Errors
     /// If a dimension is out of range or listed twice, the dtype is not floating-point, or memory
     /// runs out.
+    #[track_caller]
     pub fn logsumexp(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
         call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Dropped)?), &[&x])
@@ -85,6 +86,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::logsumexp`].
+    #[track_caller]
     pub fn logsumexp_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
         call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Kept)?), &[&x])

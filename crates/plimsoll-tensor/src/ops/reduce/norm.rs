@@ -102,6 +102,7 @@ impl Operator for NormOver {
 }
 
 /// A power of the magnitude, with the sign of `x`. At 0, it and its derivative are 0.
+#[track_caller]
 fn signed_power(x: &Tensor, exponent: f64) -> Result<Tensor> {
     if exponent == 1.0 {
         return Ok(x.clone());
@@ -195,6 +196,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If there are no elements, for an infinite order; if the dtype is not floating-point; or if memory runs out.
+    #[track_caller]
     pub fn norm(&self, p: f64) -> Result<Tensor> {
         self.norm_over(p, Over::all(self.rank()))
     }
@@ -203,6 +205,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range or listed twice; also the errors of [`Tensor::norm`].
+    #[track_caller]
     pub fn norm_dims(&self, p: f64, dims: &[isize]) -> Result<Tensor> {
         self.norm_over(p, Over::dims("norm", self.rank(), dims, Keep::Dropped)?)
     }
@@ -211,10 +214,12 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::norm_dims`].
+    #[track_caller]
     pub fn norm_keepdim(&self, p: f64, dims: &[isize]) -> Result<Tensor> {
         self.norm_over(p, Over::dims("norm", self.rank(), dims, Keep::Kept)?)
     }
 
+    #[track_caller]
     fn norm_over(&self, p: f64, over: Over) -> Result<Tensor> {
         if p.is_infinite() {
             return self.extreme("norm", Extremes { largest: p > 0.0, magnitude: true }, over);

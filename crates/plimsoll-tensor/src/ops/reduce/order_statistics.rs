@@ -4,6 +4,7 @@
 use smallvec::smallvec;
 
 use super::extreme::{Share, Shared};
+use crate::caller::Entry;
 use crate::dispatch::{Tensors, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -61,7 +62,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor is an empty integer tensor (an empty floating-point one gives NaN), or memory runs out.
+    #[track_caller]
     pub fn median(&self) -> Result<Tensor> {
+        let _entry = Entry::here();
         if self.numel() == 0 && self.dtype().is_float() {
             return self.sum()?.affine(0.0, f64::NAN);
         }
@@ -81,7 +84,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dimension is out of range or has no elements, or memory runs out.
+    #[track_caller]
     pub fn median_dim(&self, dim: isize) -> Result<(Tensor, Tensor)> {
+        let _entry = Entry::here();
         let size = self.want_ranked("median", dim)?;
         if size == 0 {
             return Ok((self.clone(), Tensor::full(&[], 0.0, DType::I64, self.device())?));
@@ -105,7 +110,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, a `k` is outside 1 to its size, or memory runs out.
+    #[track_caller]
     pub fn kthvalue(&self, k: usize, dim: isize) -> Result<(Tensor, Tensor)> {
+        let _entry = Entry::here();
         let size = self.want_ranked("kthvalue", dim)?.max(1);
         if k == 0 || k > size {
             return Err(Error::argument("kthvalue", format!("k is {k}: needs 1 to {size}")));
@@ -122,6 +129,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::quantiles`].
+    #[track_caller]
     pub fn quantile(&self, q: f64, dim: impl Into<Option<isize>>, between: Interpolation) -> Result<Tensor> {
         self.quantiles(&[q], dim, between)?.squeeze(0)
     }
@@ -138,12 +146,14 @@ impl Tensor {
     /// # Errors
     /// If a number is outside 0 to 1, the dtype is neither `float32` nor `float64`, the dimension is out of range or
     /// has no elements, or memory runs out.
+    #[track_caller]
     pub fn quantiles(
         &self,
         q: &[f64],
         dim: impl Into<Option<isize>>,
         between: Interpolation,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         const NAME: &str = "quantile";
         if let Some(bad) = q.iter().find(|q| !(0.0..=1.0).contains(*q)) {
             return Err(Error::argument(NAME, format!("q is {bad}: needs 0 to 1")));
@@ -189,6 +199,7 @@ impl Tensor {
     }
 
     /// `mul · self + add`, for integers.
+    #[track_caller]
     fn affine_index(&self, mul: i64, add: i64) -> Result<Tensor> {
         self.mul_scalar(mul)?.add_scalar(add)
     }

@@ -89,12 +89,14 @@ impl Tensor {
     /// # Errors
     /// If the tensor has no dimensions, or its first dimension is 0; if the type is not a floating-point type; or if
     /// memory runs out.
+    #[track_caller]
     pub fn ordered_sum(&self, scale: f64) -> Result<Tensor> {
         call_one(OrderedSum { scale, dtype: self.dtype() }, &[self])
     }
 
     /// Like [`Tensor::ordered_sum`], but the result has the type in which values are added, so it is not rounded to 16
     /// bits.
+    #[track_caller]
     pub(crate) fn ordered_sum_wide(&self, scale: f64) -> Result<Tensor> {
         call_one(OrderedSum { scale, dtype: self.dtype().accumulator() }, &[self])
     }

@@ -124,6 +124,7 @@ impl Prod {
 }
 
 /// For each element, the product of the others over these dimensions, in differentiable operations.
+#[track_caller]
 fn product_of_others(x: &Tensor, dims: &[isize]) -> Result<Tensor> {
     let last: Vec<isize> =
         (0..x.rank() as isize).filter(|dim| !dims.contains(dim)).chain(dims.iter().copied()).collect();
@@ -187,6 +188,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn prod(&self) -> Result<Tensor> {
         self.prod_over(Over::all(self.rank()), true)
     }
@@ -195,6 +197,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, or memory runs out.
+    #[track_caller]
     pub fn prod_dim(&self, dim: isize) -> Result<Tensor> {
         self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Dropped)?, false)
     }
@@ -203,10 +206,12 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::prod_dim`].
+    #[track_caller]
     pub fn prod_keepdim(&self, dim: isize) -> Result<Tensor> {
         self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Kept)?, false)
     }
 
+    #[track_caller]
     fn prod_over(&self, over: Over, of_all: bool) -> Result<Tensor> {
         Ok(call(Prod { over, of_all }, &[self])?.remove(0))
     }

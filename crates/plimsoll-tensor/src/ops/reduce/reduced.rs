@@ -77,6 +77,7 @@ impl Over {
     }
 
     /// A result with the reduced dimensions kept at size 1, to broadcast against the input.
+    #[track_caller]
     pub(crate) fn broadcastable(&self, result: &Tensor, x: &[usize]) -> Result<Tensor> {
         result.reshape(self.kept(x).as_slice())
     }

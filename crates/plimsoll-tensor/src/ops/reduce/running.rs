@@ -2,6 +2,7 @@
 //! operations: in each of `log2 n` rounds, the distance over which elements are combined doubles.
 
 use crate::autograd::is_grad_enabled;
+use crate::caller::Entry;
 use crate::dispatch::Tensors;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -12,6 +13,7 @@ use crate::tensor::{Grads, Tensor};
 
 /// A running reduction (scan) along `dim`: each result combines all elements up to its own. `combine` takes the
 /// earlier and the later part, and must be associative.
+#[track_caller]
 fn running(
     x: Vec<Tensor>,
     dim: usize,
@@ -49,7 +51,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, or memory runs out.
+    #[track_caller]
     pub fn cummax(&self, dim: isize) -> Result<(Tensor, Tensor)> {
+        let _entry = Entry::here();
         self.running_extreme("cummax", dim, |a, b| a.ge(b))
     }
 
@@ -58,10 +62,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::cummax`].
+    #[track_caller]
     pub fn cummin(&self, dim: isize) -> Result<(Tensor, Tensor)> {
+        let _entry = Entry::here();
         self.running_extreme("cummin", dim, |a, b| a.le(b))
     }
 
+    #[track_caller]
     fn running_extreme(
         &self,
         op: &'static str,
@@ -89,7 +96,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, the dtype is not floating-point, or memory runs out.
+    #[track_caller]
     pub fn logcumsumexp(&self, dim: isize) -> Result<Tensor> {
+        let _entry = Entry::here();
         const NAME: &str = "logcumsumexp";
         want_float(NAME, self.dtype())?;
         if self.rank() == 0 && (-1..=0).contains(&dim) {
@@ -105,6 +114,7 @@ struct LogCumSumExp {
 }
 
 impl LogCumSumExp {
+    #[track_caller]
     fn of(&self, x: &Tensor) -> Result<Tensor> {
         // 16-bit floats are summed in a wider dtype.
         let wide = x.detach().to_dtype(x.dtype().accumulator())?;
@@ -116,6 +126,7 @@ impl LogCumSumExp {
 impl LogCumSumExp {
     /// The gradient of each element, summed over all later outputs: `grad · e^(x - out)` of every pair, as differentiable
     /// operations. It materializes a matrix for each row.
+    #[track_caller]
     fn by_pairs(&self, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<Tensor> {
         let (dim, size) = (self.dim as isize, x.shape()[self.dim]);
         let rows = |x: &Tensor| x.transpose(dim, -1);

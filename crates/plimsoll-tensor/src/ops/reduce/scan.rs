@@ -326,6 +326,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, or memory runs out.
+    #[track_caller]
     pub fn cumsum(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return self.unsqueeze(0)?.cumsum(0)?.squeeze(0);
@@ -337,6 +338,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::cumsum`].
+    #[track_caller]
     pub fn cumprod(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return self.unsqueeze(0)?.cumprod(0)?.squeeze(0);

@@ -2,6 +2,7 @@
 
 use smallvec::smallvec;
 
+use crate::caller::Entry;
 use crate::dispatch::Tensors;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -54,6 +55,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::var_dims`].
+    #[track_caller]
     pub fn var_mean(&self, dims: &[isize], correction: f64) -> Result<(Tensor, Tensor)> {
         Ok((self.var_dims(dims, correction)?, self.mean_dim_or_all(dims)?))
     }
@@ -62,10 +64,12 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::std_dims`].
+    #[track_caller]
     pub fn std_mean(&self, dims: &[isize], correction: f64) -> Result<(Tensor, Tensor)> {
         Ok((self.std_dims(dims, correction)?, self.mean_dim_or_all(dims)?))
     }
 
+    #[track_caller]
     fn mean_dim_or_all(&self, dims: &[isize]) -> Result<Tensor> {
         if dims.is_empty() { self.mean() } else { self.mean_dims(dims) }
     }
@@ -74,6 +78,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If there are no elements, or memory runs out.
+    #[track_caller]
     pub fn aminmax(&self) -> Result<(Tensor, Tensor)> {
         Ok((self.amin(&[])?, self.amax(&[])?))
     }
@@ -83,6 +88,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn nan_to_num(
         &self,
         nan: f64,
@@ -108,6 +114,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::sum_dims`].
+    #[track_caller]
     pub fn nansum(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() {
             self.masked_fill(&self.detach().isnan()?, 0.0)?
@@ -121,6 +128,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::nansum`].
+    #[track_caller]
     pub fn nanmean(&self, dims: &[isize]) -> Result<Tensor> {
         let numbers = self.detach().isnan()?.logical_not()?.to_dtype(self.dtype())?;
         self.nansum(dims)?.div(&numbers.nansum(dims)?)
@@ -130,6 +138,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dimension is out of range, the tensor is `bool`, or memory runs out.
+    #[track_caller]
     pub fn diff(&self, n: usize, dim: isize) -> Result<Tensor> {
         let at = dim_index("diff", dim, self.rank())?;
         let mut x = self.clone();
@@ -147,11 +156,13 @@ impl Tensor {
     ///
     /// # Errors
     /// If there is no bound at all, the shapes do not broadcast, or memory runs out.
+    #[track_caller]
     pub fn clamp_tensors<'a>(
         &self,
         low: impl Into<Option<&'a Tensor>>,
         high: impl Into<Option<&'a Tensor>>,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (low, high) = (low.into(), high.into());
         match (low, high) {
             (Some(low), Some(high))

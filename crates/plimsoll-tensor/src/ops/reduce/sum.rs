@@ -111,6 +111,7 @@ impl Operator for SumOver {
 }
 
 /// The sum of the rows of a gradient: the attached one, or computed now.
+#[track_caller]
 pub(in crate::ops) fn sum_of_rows(grad: &Tensor) -> Result<Tensor> {
     match grad.take_row_sum() {
         Some(sum) => Ok(sum),
@@ -124,6 +125,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn sum(&self) -> Result<Tensor> {
         self.reduce("sum", None, Reduced::Dropped)
     }
@@ -132,6 +134,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range.
+    #[track_caller]
     pub fn sum_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("sum", Some(dims), Reduced::Dropped)
     }
@@ -141,6 +144,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range.
+    #[track_caller]
     pub fn sum_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("sum", Some(dims), Reduced::Kept)
     }
@@ -149,6 +153,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dtype is not floating-point, or memory runs out.
+    #[track_caller]
     pub fn mean(&self) -> Result<Tensor> {
         self.reduce("mean", None, Reduced::Dropped)
     }
@@ -157,6 +162,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range.
+    #[track_caller]
     pub fn mean_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("mean", Some(dims), Reduced::Dropped)
     }
@@ -165,11 +171,13 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range.
+    #[track_caller]
     pub fn mean_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("mean", Some(dims), Reduced::Kept)
     }
 
     /// `None` means all dimensions.
+    #[track_caller]
     fn reduce(&self, name: &'static str, dims: Option<&[isize]>, reduced: Reduced) -> Result<Tensor> {
         let named = dims.unwrap_or_default();
         let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(named.is_empty(), self.rank());

@@ -96,6 +96,7 @@ macro_rules! variance {
             ///
             /// # Errors
             /// If the dtype is not floating-point, or memory runs out.
+            #[track_caller]
             pub fn $all(&self, correction: f64) -> Result<Tensor> {
                 call_one(Variance { over: Over::all(self.rank()), correction, root: $root }, &[self])
             }
@@ -104,6 +105,7 @@ macro_rules! variance {
             ///
             /// # Errors
             /// If a dimension is out of range or listed twice, the dtype is not floating-point, or memory runs out.
+            #[track_caller]
             pub fn $dims(&self, dims: &[isize], correction: f64) -> Result<Tensor> {
                 let over = Over::dims(stringify!($all), self.rank(), dims, Keep::Dropped)?;
                 call_one(Variance { over, correction, root: $root }, &[self])
@@ -113,6 +115,7 @@ macro_rules! variance {
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($dims), "`].")]
+            #[track_caller]
             pub fn $kept(&self, dims: &[isize], correction: f64) -> Result<Tensor> {
                 let over = Over::dims(stringify!($all), self.rank(), dims, Keep::Kept)?;
                 call_one(Variance { over, correction, root: $root }, &[self])

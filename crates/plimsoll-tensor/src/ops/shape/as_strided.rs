@@ -50,6 +50,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the layout of this tensor is not `base`, or `view` is not inside `base`.
+    #[track_caller]
     pub(crate) fn region(&self, base: &Layout, view: &Layout) -> Result<Tensor> {
         call_one(AsStrided { base: base.clone(), view: view.clone() }, &[self])
     }

@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::caller::Entry;
 use crate::cpu::kernels::strided::copy_strided;
 use crate::cuda::{self, CudaCall};
 use crate::dispatch::{call, call_one};
@@ -31,6 +32,7 @@ pub(super) enum Part<'a> {
 }
 
 /// Concatenates the parts; `dim` must be below their rank, and there must be at least one tensor.
+#[track_caller]
 pub(super) fn cat_parts(name: &'static str, parts: &[Part<'_>], dim: usize) -> Result<Tensor> {
     let pieces = parts.iter().map(|part| match part {
         Part::Given(tensor) => (tensor.shape()[dim], true),
@@ -146,6 +148,7 @@ impl Operator for Cat {
 }
 
 /// Converts tensors to their promoted dtype.
+#[track_caller]
 fn in_common_type(tensors: SmallVec<[Tensor; 4]>) -> Result<SmallVec<[Tensor; 4]>> {
     match result_type(tensors.iter().map(|x| (x.dtype(), true))) {
         Some(dtype) if tensors.iter().any(|x| x.dtype() != dtype) => {
@@ -168,7 +171,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If there are no tensors, the sizes differ in another dimension, or memory runs out.
+    #[track_caller]
     pub fn cat(tensors: &[impl AsRef<Tensor>], dim: isize) -> Result<Tensor> {
+        let _entry = Entry::here();
         let tensors = &borrowed(tensors)[..];
         let Some(&first) = tensors.first() else {
             return Err(Error::argument("cat", "an empty list: needs at least one tensor"));
@@ -200,7 +205,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If there are no tensors, the shapes differ, or memory runs out.
+    #[track_caller]
     pub fn stack(tensors: &[impl AsRef<Tensor>], dim: isize) -> Result<Tensor> {
+        let _entry = Entry::here();
         let tensors = &borrowed(tensors)[..];
         let Some(first) = tensors.first() else {
             return Err(Error::argument("stack", "an empty list: needs at least one tensor"));

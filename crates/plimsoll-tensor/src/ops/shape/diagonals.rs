@@ -10,6 +10,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor is neither a vector nor a matrix, or memory runs out.
+    #[track_caller]
     pub fn diag(&self, diagonal: isize) -> Result<Tensor> {
         match self.rank() {
             1 => self.diag_embed(diagonal),
@@ -22,6 +23,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor has no dimensions, or memory runs out.
+    #[track_caller]
     pub fn diag_embed(&self, offset: isize) -> Result<Tensor> {
         let last = dim_index("diag_embed", -1, self.rank())?;
         let (len, away) = (self.shape()[last], offset.unsigned_abs());
@@ -45,6 +47,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor is not a matrix, or memory runs out.
+    #[track_caller]
     pub fn trace(&self) -> Result<Tensor> {
         if self.rank() != 2 {
             return Err(Error::shape("trace", format!("{:?}: needs a matrix", self.shape())));
@@ -56,6 +59,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor is not a matrix; also the errors of [`Tensor::add_`].
+    #[track_caller]
     pub fn fill_diagonal_(&self, value: f64) -> Result<()> {
         if self.rank() != 2 {
             return Err(Error::shape("fill_diagonal_", format!("{:?}: needs a matrix", self.shape())));
@@ -67,6 +71,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn tril_indices(rows: usize, columns: usize, offset: isize, device: &Device) -> Result<Tensor> {
         triangle(rows, columns, device, |row, column| column - row <= offset)
     }
@@ -75,11 +80,13 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn triu_indices(rows: usize, columns: usize, offset: isize, device: &Device) -> Result<Tensor> {
         triangle(rows, columns, device, |row, column| column - row >= offset)
     }
 }
 
+#[track_caller]
 fn triangle(
     rows: usize,
     columns: usize,

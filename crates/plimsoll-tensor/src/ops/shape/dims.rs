@@ -12,6 +12,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the lists differ in length, or a dimension is out of range or listed twice.
+    #[track_caller]
     pub fn movedim(&self, from: &[isize], to: &[isize]) -> Result<Tensor> {
         if from.len() != to.len() {
             let message = format!("{from:?} to {to:?}: both lists must have the same length");
@@ -36,6 +37,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If dimensions are out of range.
+    #[track_caller]
     pub fn swapdims(&self, a: isize, b: isize) -> Result<Tensor> {
         self.transpose(a, b)
     }
@@ -45,6 +47,7 @@ impl Tensor {
     /// # Errors
     /// If the dimension is out of range, or the product of the sizes is not the dimension's size.
     #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
+    #[track_caller]
     pub fn unflatten(&self, dim: isize, sizes: impl ReshapeTo) -> Result<Tensor> {
         let dim = dim_index("unflatten", dim, self.rank())?;
         let (size, sizes) = (self.shape()[dim], sizes.sizes());
@@ -72,6 +75,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range or listed twice.
+    #[track_caller]
     pub fn squeeze_dims(&self, dims: &[isize]) -> Result<Tensor> {
         let dims = distinct("squeeze", dims, self.rank())?;
         let kept = |&(dim, &size): &(usize, &usize)| size != 1 || !dims.contains(&dim);
@@ -83,6 +87,7 @@ impl Tensor {
     ///
     /// # Errors
     /// None that a caller could cause.
+    #[track_caller]
     pub fn squeeze_all(&self) -> Result<Tensor> {
         self.squeeze_dims(&(0..self.rank() as isize).collect::<Vec<_>>())
     }
@@ -91,6 +96,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a position is out of range or listed twice.
+    #[track_caller]
     pub fn unsqueeze_dims(&self, dims: &[isize]) -> Result<Tensor> {
         let rank = self.rank() + dims.len();
         let mut places = distinct("unsqueeze", dims, rank)?;
@@ -102,6 +108,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If this shape does not broadcast to the new one.
+    #[track_caller]
     pub fn expand_as(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         self.expand(other.shape())
@@ -111,6 +118,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If this shape does not broadcast to the new one.
+    #[track_caller]
     pub fn broadcast_to(&self, shape: &[usize]) -> Result<Tensor> {
         self.expand(shape)
     }
@@ -119,6 +127,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the number of elements differs, or the strides need a copy.
+    #[track_caller]
     pub fn view_as(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
         let other = other.as_ref();
         self.view(other.shape())
@@ -129,6 +138,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor has two or more dimensions.
+    #[track_caller]
     pub fn meshgrid(vectors: &[impl AsRef<Tensor>]) -> Result<Vec<Tensor>> {
         let vectors = &borrowed(vectors)[..];
         if let Some(other) = vectors.iter().find(|vector| vector.rank() > 1) {

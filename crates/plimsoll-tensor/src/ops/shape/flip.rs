@@ -94,6 +94,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range or listed twice, or memory runs out.
+    #[track_caller]
     pub fn flip(&self, dims: &[isize]) -> Result<Tensor> {
         let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(false, self.rank());
         for &dim in dims {
@@ -110,6 +111,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, the numbers of shifts and dimensions differ, or memory runs out.
+    #[track_caller]
     pub fn roll(&self, shifts: &[isize], dims: &[isize]) -> Result<Tensor> {
         if dims.is_empty() && shifts.len() == 1 {
             return self.reshape(&[-1])?.roll(shifts, &[0])?.reshape(self.shape());

@@ -1,11 +1,13 @@
 //! Variants of `cat` and `stack`: horizontal, vertical and depthwise stacking, and padding sequences of unequal lengths into
 //! one batch.
 
+use crate::caller::Entry;
 use crate::error::{Error, Result};
 use crate::ops::borrowed;
 use crate::tensor::Tensor;
 
 /// Gives all tensors at least `rank` dimensions: `widen` is applied to those with fewer.
+#[track_caller]
 fn at_least(
     tensors: &[&Tensor],
     rank: usize,
@@ -14,6 +16,7 @@ fn at_least(
     tensors.iter().map(|x| if x.rank() < rank { widen(x) } else { Ok((*x).clone()) }).collect()
 }
 
+#[track_caller]
 fn want_tensors(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
     match tensors.is_empty() {
         true => Err(Error::argument(op, "no tensors: needs at least one")),
@@ -21,6 +24,7 @@ fn want_tensors(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
     }
 }
 
+#[track_caller]
 fn cat(tensors: &[Tensor], dim: isize) -> Result<Tensor> {
     Tensor::cat(&tensors.iter().collect::<Vec<_>>(), dim)
 }
@@ -30,6 +34,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::cat`].
+    #[track_caller]
     pub fn hstack(tensors: &[impl AsRef<Tensor>]) -> Result<Tensor> {
         let tensors = &borrowed(tensors)[..];
         want_tensors("hstack", tensors)?;
@@ -41,6 +46,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::cat`].
+    #[track_caller]
     pub fn vstack(tensors: &[impl AsRef<Tensor>]) -> Result<Tensor> {
         let tensors = &borrowed(tensors)[..];
         want_tensors("vstack", tensors)?;
@@ -51,6 +57,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::cat`].
+    #[track_caller]
     pub fn dstack(tensors: &[impl AsRef<Tensor>]) -> Result<Tensor> {
         let tensors = &borrowed(tensors)[..];
         want_tensors("dstack", tensors)?;
@@ -75,7 +82,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If there are no sequences, the sequences differ in other dimensions or in dtype, or memory runs out.
+    #[track_caller]
     pub fn pad_sequence(sequences: &[impl AsRef<Tensor>], batch_first: bool, padding: f64) -> Result<Tensor> {
+        let _entry = Entry::here();
         let sequences = &borrowed(sequences)[..];
         want_tensors("pad_sequence", sequences)?;
         if let Some(scalar) = sequences.iter().position(|x| x.rank() == 0) {

@@ -75,6 +75,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If channels-last is requested for fewer than three dimensions, or memory runs out.
+    #[track_caller]
     pub fn to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
         let rank = self.rank();
         if format == MemoryFormat::ChannelsLast && rank < 3 {

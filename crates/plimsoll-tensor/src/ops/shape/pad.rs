@@ -227,6 +227,7 @@ impl Tensor {
     /// # Errors
     /// If the number of pads is odd or more than two for each dimension, there is more padding than the mode has
     /// elements for, or memory runs out.
+    #[track_caller]
     pub fn pad(&self, pads: &[isize], mode: PadMode) -> Result<Tensor> {
         let (rank, count) = (self.rank(), pads.len() / 2);
         if !pads.len().is_multiple_of(2) || count > rank {

@@ -177,6 +177,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a range is outside the dimension.
+    #[track_caller]
     pub fn narrow(&self, dim: isize, start: usize, len: usize) -> Result<Tensor> {
         call_one(Part::Narrow { dim: dim_index("narrow", dim, self.rank())?, start, len }, &[self])
     }
@@ -195,6 +196,7 @@ impl Tensor {
     /// # Errors
     /// If the dimension is out of range, or the step is 0.
     #[allow(clippy::needless_pass_by_value, reason = "ranges are passed by value everywhere")]
+    #[track_caller]
     pub fn slice(&self, dim: isize, range: impl RangeBounds<isize>, step: usize) -> Result<Tensor> {
         let dim = dim_index("slice", dim, self.rank())?;
         if step == 0 {
@@ -224,6 +226,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, or an index is outside it.
+    #[track_caller]
     pub fn select(&self, dim: isize, index: isize) -> Result<Tensor> {
         let dim = dim_index("select", dim, self.rank())?;
         let size = self.shape()[dim];
@@ -243,6 +246,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, or the two are the same.
+    #[track_caller]
     pub fn diagonal(&self, offset: isize, a: isize, b: isize) -> Result<Tensor> {
         let dims = (dim_index("diagonal", a, self.rank())?, dim_index("diagonal", b, self.rank())?);
         if dims.0 == dims.1 {
@@ -256,6 +260,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dimension is out of range, the windows are larger than it, or the step is 0.
+    #[track_caller]
     pub fn unfold(&self, dim: isize, size: usize, step: usize) -> Result<Tensor> {
         let dim = dim_index("unfold", dim, self.rank())?;
         let whole = self.shape()[dim];

@@ -15,6 +15,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If there are fewer numbers than dimensions, or memory runs out.
+    #[track_caller]
     pub fn repeat(&self, times: &[usize]) -> Result<Tensor> {
         let Some(lead) = times.len().checked_sub(self.rank()) else {
             let message = format!("{times:?} for {:?}: needs a number for each dimension", self.shape());
@@ -40,6 +41,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If memory runs out.
+    #[track_caller]
     pub fn tile(&self, times: &[usize]) -> Result<Tensor> {
         let mut all = vec![1; self.rank().saturating_sub(times.len())];
         all.extend_from_slice(times);
@@ -50,6 +52,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, or memory runs out.
+    #[track_caller]
     pub fn repeat_interleave(&self, times: usize, dim: isize) -> Result<Tensor> {
         let dim = dim_index("repeat_interleave", dim, self.rank())?;
         let mut wide: Dims = self.shape().into();
@@ -67,6 +70,7 @@ impl Tensor {
     /// # Errors
     /// If the dimension is out of range; if the repeats are negative, or not an `int64` vector of the dimension's size;
     /// if the device computes no values, because the size of the result depends on them; or if memory runs out.
+    #[track_caller]
     pub fn repeat_interleave_each(&self, times: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
         let times = times.as_ref();
         const OP: &str = "repeat_interleave";

@@ -58,6 +58,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dimension is out of range, or the size is 0 and the dimension has elements.
+    #[track_caller]
     pub fn split(&self, size: usize, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("split", dim, self.rank())?;
         let whole = self.shape()[dim];
@@ -76,6 +77,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the dimension is out of range, or the sum of the sizes is not the dimension's size.
+    #[track_caller]
     pub fn split_with_sizes(&self, sizes: &[usize], dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("split_with_sizes", dim, self.rank())?;
         let whole = self.shape()[dim];
@@ -91,6 +93,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, or a count is 0.
+    #[track_caller]
     pub fn chunk(&self, count: usize, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("chunk", dim, self.rank())?;
         if count == 0 {
@@ -106,12 +109,14 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range.
+    #[track_caller]
     pub fn unbind(&self, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("unbind", dim, self.rank())?;
         let parts = self.split_into(dim, Dims::from_elem(1, self.shape()[dim]))?;
         parts.iter().map(|part| part.squeeze(dim as isize)).collect()
     }
 
+    #[track_caller]
     fn split_into(&self, dim: usize, sizes: Dims) -> Result<Vec<Tensor>> {
         if sizes.is_empty() {
             return Ok(Vec::new());

@@ -76,6 +76,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor has fewer than two dimensions, or memory runs out.
+    #[track_caller]
     pub fn triu(&self, diagonal: isize) -> Result<Tensor> {
         call_one(Triangle { upper: true, diagonal }, &[self])
     }
@@ -84,6 +85,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::triu`].
+    #[track_caller]
     pub fn tril(&self, diagonal: isize) -> Result<Tensor> {
         call_one(Triangle { upper: false, diagonal }, &[self])
     }

@@ -47,6 +47,7 @@ impl Tensor {
     /// # Errors
     /// If the shape has a different number of elements, or memory runs out for the copy.
     #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
+    #[track_caller]
     pub fn reshape(&self, shape: impl ReshapeTo) -> Result<Tensor> {
         let shape = self.resolve(&shape.sizes())?;
         if shape.as_slice() == self.shape() {
@@ -63,6 +64,7 @@ impl Tensor {
     /// # Errors
     /// If the shape has a different number of elements, or the strides would require a copy (use `reshape`).
     #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
+    #[track_caller]
     pub fn view(&self, shape: impl ReshapeTo) -> Result<Tensor> {
         call_one(View::Reshape(self.resolve(&shape.sizes())?), &[self])
     }
@@ -71,6 +73,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range, or memory runs out because the strides require a copy.
+    #[track_caller]
     pub fn flatten(&self, start: isize, end: isize) -> Result<Tensor> {
         if self.rank() == 0 {
             return self.reshape(&[1]);
@@ -93,6 +96,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If dimensions are out of range.
+    #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
         if self.rank() == 0 && [a, b].iter().all(|dim| (-1..=0).contains(dim)) {
             return Ok(self.clone());
@@ -105,6 +109,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If there are more than two dimensions.
+    #[track_caller]
     pub fn t(&self) -> Result<Tensor> {
         if self.rank() < 2 {
             return Ok(self.clone());
@@ -119,6 +124,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the order omits or repeats a dimension, or has one that is out of range.
+    #[track_caller]
     pub fn permute(&self, dims: &[isize]) -> Result<Tensor> {
         let order: Dims =
             dims.iter().map(|&dim| dim_index("permute", dim, self.rank())).collect::<Result<_>>()?;
@@ -133,6 +139,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a position is out of range.
+    #[track_caller]
     pub fn unsqueeze(&self, dim: isize) -> Result<Tensor> {
         let dim = dim_index("unsqueeze", dim, self.rank() + 1)?;
         call_one(View::Unsqueeze(dim), &[self])
@@ -142,6 +149,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If a dimension is out of range.
+    #[track_caller]
     pub fn squeeze(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return Ok(self.clone());
@@ -157,6 +165,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If this shape does not broadcast to the new one.
+    #[track_caller]
     pub fn expand(&self, shape: &[usize]) -> Result<Tensor> {
         call_one(View::Expand(shape.into()), &[self])
     }

@@ -138,6 +138,7 @@ impl<const N: usize> Conv<N> {
 impl<const N: usize> Module for Conv<N> {
     members!(weight, bias);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         self.forward_with(input, &self.weight)
     }
@@ -148,6 +149,7 @@ impl<const N: usize> Weighted for Conv<N> {
         &self.weight
     }
 
+    #[track_caller]
     fn forward_with(&self, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         let (input, options) = self.padded(input)?;

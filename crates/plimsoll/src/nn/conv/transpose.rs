@@ -147,6 +147,7 @@ impl<const N: usize> ConvTranspose<N> {
 impl<const N: usize> Module for ConvTranspose<N> {
     members!(weight, bias);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         self.forward_with(input, &self.weight)
     }
@@ -157,6 +158,7 @@ impl<const N: usize> Weighted for ConvTranspose<N> {
         &self.weight
     }
 
+    #[track_caller]
     fn forward_with(&self, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.convolution_transposed(weight, self.bias.as_deref(), self.options)

@@ -26,6 +26,7 @@ impl Step {
         Ok(Step { label: scope.label(), cell, hidden, parts })
     }
 
+    #[track_caller]
     fn run(&self, input: &Tensor, h: Option<&Tensor>, c: Option<&Tensor>) -> Result<RecurrentState> {
         let _owner = Span::layer(self.label);
         if !matches!(input.rank(), 1 | 2) {
@@ -111,6 +112,7 @@ impl RNNCell {
     ///
     /// # Errors
     /// If the sizes or types do not match, or memory runs out.
+    #[track_caller]
     pub fn forward<'a>(&self, input: &Tensor, h: impl Into<Option<&'a Tensor>>) -> Result<Tensor> {
         Ok(self.0.run(input, h.into(), None)?.h)
     }
@@ -129,6 +131,7 @@ impl GRUCell {
     ///
     /// # Errors
     /// If the sizes or types do not match, or memory runs out.
+    #[track_caller]
     pub fn forward<'a>(&self, input: &Tensor, h: impl Into<Option<&'a Tensor>>) -> Result<Tensor> {
         Ok(self.0.run(input, h.into(), None)?.h)
     }
@@ -147,6 +150,7 @@ impl LSTMCell {
     ///
     /// # Errors
     /// If the sizes or types do not match, or memory runs out.
+    #[track_caller]
     pub fn forward<'a>(
         &self,
         input: &Tensor,

@@ -35,6 +35,7 @@ macro_rules! runs {
             ///
             /// # Errors
             /// If the sizes or types do not match, a sequence has no steps, or memory runs out.
+            #[track_caller]
             pub fn forward<'a>(&self, input: &Tensor, h0: impl Into<Option<&'a Tensor>>) -> Result<(Tensor, Tensor)> {
                 let (y, h, _) = self.stack.run(input, h0.into(), None)?;
                 Ok((y, h))
@@ -44,6 +45,7 @@ macro_rules! runs {
             ///
             /// # Errors
             /// The same errors as `forward`.
+            #[track_caller]
             pub fn forward_packed<'a>(
                 &self,
                 input: &PackedSequence,
@@ -56,6 +58,7 @@ macro_rules! runs {
 
         impl Module for $layer {
             /// The output at every step, starting from a zero state.
+            #[track_caller]
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
                 Ok(self.forward(input, None)?.0)
             }
@@ -177,6 +180,7 @@ impl LSTM {
     ///
     /// # Errors
     /// The same errors as [`RNN::forward`].
+    #[track_caller]
     pub fn forward<'a>(
         &self,
         input: &Tensor,
@@ -192,6 +196,7 @@ impl LSTM {
     ///
     /// # Errors
     /// The same errors as [`LSTM::forward`].
+    #[track_caller]
     pub fn forward_packed<'a>(
         &self,
         input: &PackedSequence,
@@ -206,6 +211,7 @@ impl LSTM {
 
 impl Module for LSTM {
     /// The output at every step, starting from a zero state.
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         Ok(self.forward(input, None)?.0)
     }

@@ -83,6 +83,7 @@ impl Stack {
     }
 
     /// Returns the output at every step, the last hidden states, and an LSTM's last cell states.
+    #[track_caller]
     pub(super) fn run(
         &self,
         input: &Tensor,
@@ -130,6 +131,7 @@ impl Stack {
     }
 
     /// [`Stack::run`] over packed sequences; states are in the original order of the sequences.
+    #[track_caller]
     pub(super) fn run_packed(
         &self,
         input: &PackedSequence,

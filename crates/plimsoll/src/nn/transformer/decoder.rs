@@ -1,6 +1,7 @@
 //! Blocks that attend to their own input and to another sequence: [`TransformerDecoderLayer`], and [`TransformerDecoder`], a
 //! stack of them.
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::label::LabelId;
 use plimsoll_tensor::{Result, Tensor};
 
@@ -82,7 +83,9 @@ impl TransformerDecoderLayer {
     ///
     /// # Errors
     /// If the sizes or types do not match, or memory runs out.
+    #[track_caller]
     pub fn forward(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
+        let _entry = Entry::here();
         let to_itself = MultiheadOptions {
             key_padding_mask: masks.tgt_key_padding_mask,
             attn_mask: masks.tgt_mask,
@@ -160,7 +163,9 @@ impl TransformerDecoder {
     ///
     /// # Errors
     /// If the sizes or types do not match, or memory runs out.
+    #[track_caller]
     pub fn forward(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
+        let _entry = Entry::here();
         let x = self.layers.iter().try_fold(tgt.clone(), |x, layer| layer.forward(&x, memory, masks))?;
         self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))
     }

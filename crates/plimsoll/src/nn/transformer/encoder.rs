@@ -1,5 +1,6 @@
 //! Blocks that attend to their own input: [`TransformerEncoderLayer`], and [`TransformerEncoder`], a stack of them.
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::label::LabelId;
 use plimsoll_tensor::{Result, Tensor};
 
@@ -77,7 +78,9 @@ impl TransformerEncoderLayer {
     ///
     /// # Errors
     /// If the sizes or types do not match, or memory runs out.
+    #[track_caller]
     pub fn forward_masked(&self, src: &Tensor, masks: EncoderMasks<'_>) -> Result<Tensor> {
+        let _entry = Entry::here();
         let hidden = MultiheadOptions {
             key_padding_mask: masks.src_key_padding_mask,
             attn_mask: masks.mask,
@@ -96,6 +99,7 @@ impl TransformerEncoderLayer {
 impl Module for TransformerEncoderLayer {
     members!(self_attn, linear1, dropout, linear2, norm1, norm2, dropout1, dropout2);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         self.forward_masked(input, EncoderMasks::default())
     }
@@ -138,7 +142,9 @@ impl TransformerEncoder {
     ///
     /// # Errors
     /// If the sizes or types do not match, or memory runs out.
+    #[track_caller]
     pub fn forward_masked(&self, src: &Tensor, masks: EncoderMasks<'_>) -> Result<Tensor> {
+        let _entry = Entry::here();
         let x = self.layers.iter().try_fold(src.clone(), |x, layer| layer.forward_masked(&x, masks))?;
         self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))
     }
@@ -147,6 +153,7 @@ impl TransformerEncoder {
 impl Module for TransformerEncoder {
     members!(layers, norm);
 
+    #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         self.forward_masked(input, EncoderMasks::default())
     }

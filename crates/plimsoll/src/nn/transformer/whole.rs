@@ -1,5 +1,6 @@
 //! An encoder and a decoder: [`Transformer`].
 
+use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Result, Tensor};
 
 use super::super::{Module, Scope};
@@ -50,6 +51,7 @@ impl Transformer {
     ///
     /// # Errors
     /// If the sizes or types do not match, or memory runs out.
+    #[track_caller]
     pub fn forward(
         &self,
         src: &Tensor,
@@ -57,6 +59,7 @@ impl Transformer {
         of_source: EncoderMasks<'_>,
         of_target: DecoderMasks<'_>,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let memory = self.encoder.forward_masked(src, of_source)?;
         self.decoder.forward(tgt, &memory, of_target)
     }

@@ -9,6 +9,7 @@ use super::options::{
 };
 use super::passes::{Convolution, Pass};
 use super::sizes::{self, ConvOperands};
+use crate::caller::Entry;
 use crate::cpu::kernels::conv::{ConvShape, Format};
 use crate::dispatch::call_one;
 use crate::error::Result;
@@ -21,6 +22,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::conv2d`].
+    #[track_caller]
     pub fn conv1d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -38,6 +40,7 @@ impl Tensor {
     /// # Errors
     /// If the sizes are incompatible, the windows are larger than the padded image, a stride or dilation is 0, the
     /// groups do not divide the channels, or memory runs out.
+    #[track_caller]
     pub fn conv2d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -53,6 +56,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::conv2d`].
+    #[track_caller]
     pub fn conv3d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -67,12 +71,14 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::conv_transpose2d`].
+    #[track_caller]
     pub fn conv_transpose1d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
         bias: impl Into<Option<&'a Tensor>>,
         options: ConvTranspose1dOptions,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (weight, bias) = (weight.as_ref(), bias.into());
         self.convolution_transposed(weight, bias, options)
     }
@@ -83,12 +89,14 @@ impl Tensor {
     /// # Errors
     /// The same errors as [`Tensor::conv2d`]; also if the output padding is not smaller than the stride or dilation, or
     /// the padding leaves no output.
+    #[track_caller]
     pub fn conv_transpose2d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
         bias: impl Into<Option<&'a Tensor>>,
         options: ConvTranspose2dOptions,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (weight, bias) = (weight.as_ref(), bias.into());
         self.convolution_transposed(weight, bias, options)
     }
@@ -97,12 +105,14 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::conv_transpose2d`].
+    #[track_caller]
     pub fn conv_transpose3d<'a>(
         &self,
         weight: impl AsRef<Tensor>,
         bias: impl Into<Option<&'a Tensor>>,
         options: ConvTranspose3dOptions,
     ) -> Result<Tensor> {
+        let _entry = Entry::here();
         let (weight, bias) = (weight.as_ref(), bias.into());
         self.convolution_transposed(weight, bias, options)
     }
@@ -111,6 +121,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::conv2d`].
+    #[track_caller]
     pub fn convolution<'a, const N: usize>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -130,6 +141,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::conv_transpose2d`].
+    #[track_caller]
     pub fn convolution_transposed<'a, const N: usize>(
         &self,
         weight: impl AsRef<Tensor>,
@@ -146,6 +158,7 @@ impl Tensor {
 
     /// Calls `f` on a batch of images. A single image becomes a batch of one, and the batch dimension is removed from
     /// the result.
+    #[track_caller]
     fn batched<const N: usize>(&self, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         match self.rank() == N + 1 {
             true => f(&self.unsqueeze(0)?)?.squeeze(0),
@@ -167,6 +180,7 @@ fn given<'a>(
 }
 
 /// As in PyTorch, results are channels-last if the images or filters are.
+#[track_caller]
 fn run(pass: Pass, shape: ConvShape, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let filters = suggested(weight);
     let images = if suggested(x) == Format::ChannelsLast { Format::ChannelsLast } else { filters };

@@ -73,6 +73,7 @@ impl Pass {
 
 impl Convolution {
     /// Runs another pass of the same convolution.
+    #[track_caller]
     fn also(&self, pass: Pass, ins: [&Tensor; 2]) -> Result<Tensor> {
         call_one(Convolution { pass, ..*self }, &ins)
     }

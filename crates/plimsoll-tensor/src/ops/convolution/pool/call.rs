@@ -10,16 +10,19 @@ use crate::dispatch::{call, call_one};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
+#[track_caller]
 fn max_pool(x: &Tensor, spec: Spec) -> Result<Tensor> {
     Ok(call(MaxPool(spec), &[x])?.remove(0))
 }
 
+#[track_caller]
 fn max_pool_with_indices(x: &Tensor, spec: Spec) -> Result<(Tensor, Tensor)> {
     let mut outs = call(MaxPool(spec), &[x])?;
     let index = outs.remove(1);
     Ok((outs.remove(0), places::of_image(spec, x, &index)?))
 }
 
+#[track_caller]
 fn avg_pool<const D: usize>(x: &Tensor, options: AvgPoolOptions<D>) -> Result<Tensor> {
     let divisor = match (options.divisor_override, options.count_include_pad) {
         (Some(0), _) => return Err(Error::argument("avg_pool", "divisor_override must not be 0")),
@@ -30,6 +33,7 @@ fn avg_pool<const D: usize>(x: &Tensor, options: AvgPoolOptions<D>) -> Result<Te
     call_one(AvgPool { spec: sliding(options.windows()), divisor }, &[x])
 }
 
+#[track_caller]
 fn adaptive_avg<const D: usize>(x: &Tensor, out: [usize; D]) -> Result<Tensor> {
     let is_image = x.rank() == D + 1 || x.rank() == D + 2;
     if out == [1; D] && is_image && x.dtype().is_float() && x.numel() > 0 {
@@ -56,6 +60,7 @@ macro_rules! methods {
             ///
             /// # Errors
             /// If the sizes are incompatible, or memory runs out.
+            #[track_caller]
             pub fn $max(&self, options: MaxPoolOptions<$d>) -> Result<Tensor> {
                 max_pool(self, sliding(options))
             }
@@ -64,6 +69,7 @@ macro_rules! methods {
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($max), "`].")]
+            #[track_caller]
             pub fn $with(&self, options: MaxPoolOptions<$d>) -> Result<(Tensor, Tensor)> {
                 max_pool_with_indices(self, sliding(options))
             }
@@ -72,6 +78,7 @@ macro_rules! methods {
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($adaptive_max), "`].")]
+            #[track_caller]
             pub fn $adaptive_with(&self, output_size: [usize; $d]) -> Result<(Tensor, Tensor)> {
                 max_pool_with_indices(self, adaptive(output_size))
             }
@@ -80,6 +87,7 @@ macro_rules! methods {
             ///
             /// # Errors
             /// If the sizes are incompatible, the dtype has no means, or memory runs out.
+            #[track_caller]
             pub fn $avg(&self, options: AvgPoolOptions<$d>) -> Result<Tensor> {
                 avg_pool(self, options)
             }
@@ -88,6 +96,7 @@ macro_rules! methods {
             ///
             /// # Errors
             /// If the images have no elements, the dtype is not floating-point, or memory runs out.
+            #[track_caller]
             pub fn $adaptive_avg(&self, output_size: [usize; $d]) -> Result<Tensor> {
                 adaptive_avg(self, output_size)
             }
@@ -96,6 +105,7 @@ macro_rules! methods {
             ///
             /// # Errors
             /// If the images have no elements, or memory runs out.
+            #[track_caller]
             pub fn $adaptive_max(&self, output_size: [usize; $d]) -> Result<Tensor> {
                 max_pool(self, adaptive(output_size))
             }

@@ -101,6 +101,7 @@ impl Operator for MaxPool {
 }
 
 /// The gradient of the input, in the layout of the positions.
+#[track_caller]
 fn to_input(spec: Spec, x: Dims, grad: &Tensor, index: &Tensor) -> Result<Tensor> {
     let format = spec.format(&index.data().layout);
     call_one(

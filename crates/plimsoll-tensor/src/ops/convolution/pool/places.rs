@@ -62,6 +62,7 @@ impl Operator for Places {
 }
 
 /// The positions of the maxima, as an output.
+#[track_caller]
 pub(super) fn of_image(spec: Spec, x: &Tensor, index: &Tensor) -> Result<Tensor> {
     call_one(Places { spec, x: x.shape().into() }, &[&index.contiguous()?])
 }

@@ -1,6 +1,7 @@
 //! Puts values back where max pooling took them from: `max_unpool`.
 
 use super::options::MaxPoolOptions;
+use crate::caller::Entry;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -10,12 +11,14 @@ fn unpooled(size: usize, kernel: usize, stride: usize, padding: usize) -> Option
 }
 
 /// Writes values at their positions into images of zeros.
+#[track_caller]
 fn max_unpool<const D: usize>(
     x: &Tensor,
     places: &Tensor,
     options: MaxPoolOptions<D>,
     output_size: Option<[usize; D]>,
 ) -> Result<Tensor> {
+    let _entry = Entry::here();
     const NAME: &str = "max_unpool";
     let fail = |message: String| Err(Error::shape(NAME, message));
     let Some(lead) = x.rank().checked_sub(D).filter(|lead| [1, 2].contains(lead)) else {
@@ -55,6 +58,7 @@ macro_rules! methods {
             ///
             /// # Errors
             /// If the shapes differ, a position is outside the image, or memory runs out.
+            #[track_caller]
             pub fn $unpool(
                 &self,
                 indices: impl AsRef<Tensor>,

@@ -29,6 +29,7 @@ impl CrossEntropy {
     }
 
     /// The factor of each position's gradient, computed from the loss's gradient; it broadcasts along the classes.
+    #[track_caller]
     pub(super) fn scale(self, grad: &Tensor, total: &Tensor, dim: usize) -> Result<Tensor> {
         match self.reduction {
             Reduction::None => grad.unsqueeze(dim as isize),
@@ -66,6 +67,7 @@ impl CrossEntropy {
 }
 
 /// The class weights, reshaped to broadcast against the logits.
+#[track_caller]
 fn along(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
     let mut shape = Dims::from_elem(1, x.rank());
     shape[class_dim(x.rank())] = weight.numel();

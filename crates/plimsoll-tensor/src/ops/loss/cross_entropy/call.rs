@@ -51,6 +51,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::cross_entropy_with`].
+    #[track_caller]
     pub fn cross_entropy(&self, target: impl AsRef<Tensor>) -> Result<Tensor> {
         let target = target.as_ref();
         if self.rank() == 2 && target.rank() == 1 {
@@ -66,6 +67,7 @@ impl Tensor {
     /// # Errors
     /// If the sizes or dtypes are incompatible, a target is neither a class nor `ignore_index`, the label smoothing is
     /// outside 0 to 1, or memory runs out.
+    #[track_caller]
     pub fn cross_entropy_with(
         &self,
         target: impl AsRef<Tensor>,

@@ -233,6 +233,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::cross_entropy_with`]; also for `Reduction::None`, and for a second derivative.
+    #[track_caller]
     pub fn linear_cross_entropy<'a>(
         &self,
         weight: impl AsRef<Tensor>,

@@ -180,6 +180,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::cross_entropy_with`]; also for label smoothing, which this loss does not support.
+    #[track_caller]
     pub fn nll_loss_with(
         &self,
         target: impl AsRef<Tensor>,

@@ -136,6 +136,7 @@ impl Operator for Update {
 }
 
 /// Checks that the running statistics match the input's channels.
+#[track_caller]
 fn check_running(name: &'static str, x: &Tensor, args: &BatchNormArgs<'_>) -> Result<()> {
     let channels = x.shape().get(1).copied().unwrap_or(0);
     if let Some((mean, variance)) = args.running
@@ -175,6 +176,7 @@ impl Tensor {
     /// # Errors
     /// If the sizes are incompatible, there is a bias but no weight, a batch has one value per channel and therefore no
     /// statistics, or memory runs out. Evaluation without running statistics is not an error.
+    #[track_caller]
     pub fn batch_norm<'a>(
         &self,
         running: Option<(&Tensor, &Tensor)>,
@@ -200,6 +202,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The same errors as [`Tensor::batch_norm`].
+    #[track_caller]
     pub fn batch_norm_relu<'a>(
         &self,
         running: Option<(&Tensor, &Tensor)>,
@@ -231,6 +234,7 @@ impl Tensor {
     /// # Errors
     /// The same errors as [`Tensor::batch_norm`]; also if the residual has a different shape or dtype, or is passed
     /// without ReLU, or if there is neither a momentum nor a count of batches.
+    #[track_caller]
     pub fn batch_norm_with(&self, args: BatchNormArgs<'_>) -> Result<Tensor> {
         let BatchNormArgs { running, weight, bias, residual, training, eps, .. } = args;
         let then = match (residual, args.relu) {
@@ -276,6 +280,7 @@ impl Tensor {
     }
 
     /// Moves the running statistics towards the batch's.
+    #[track_caller]
     fn follow(&self, args: &BatchNormArgs<'_>, outs: &Tensors) -> Result<()> {
         let Some((mean, variance)) = args.running else { return Ok(()) };
         let n = self.numel().checked_div(outs[1].numel()).unwrap_or(0) as f64;

@@ -23,6 +23,7 @@ struct RecomputedOutput {
 
 /// Makes operations that read the output save a recipe to recompute it. `outs` are the output, the mean and the inverse
 /// deviation.
+#[track_caller]
 pub(super) fn recompute(
     outs: &[Tensor],
     x: &Tensor,

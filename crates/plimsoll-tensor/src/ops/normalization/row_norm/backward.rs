@@ -27,6 +27,7 @@ struct RowNormBackward {
 
 /// Computes the required gradients of `x`, the weight and the bias. `kept` has each row's inverse deviation, and its mean if
 /// that was subtracted. With `row_sum`, the sum of its rows is attached to the gradient of `x`, if it costs little.
+#[track_caller]
 pub(super) fn run(
     center: Center,
     grad: &Tensor,

@@ -18,6 +18,7 @@ fn sum_type(x: &Tensor) -> Option<DType> {
 }
 
 impl RowNorm {
+    #[track_caller]
     fn run(self, operands: &[&Tensor], weight: Option<&Tensor>, bias: Option<&Tensor>) -> Result<Tensors> {
         if weight.is_none() && bias.is_some() {
             return Err(Error::argument(self.name(), "a bias without a weight: give a weight of ones"));
@@ -35,6 +36,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If there is a bias but no weight, the sizes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn layer_norm<'a>(
         &self,
         weight: impl Into<Option<&'a Tensor>>,
@@ -51,6 +53,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn rms_norm<'a>(&self, weight: impl Into<Option<&'a Tensor>>, eps: f64) -> Result<Tensor> {
         let weight = weight.into();
         let op = RowNorm { center: Center::Zero, sum: None, eps };
@@ -62,6 +65,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the sizes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn add_rms_norm<'a>(
         &self,
         residual: impl AsRef<Tensor>,
@@ -79,6 +83,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If there is a bias but no weight, the sizes are incompatible, or memory runs out.
+    #[track_caller]
     pub fn add_layer_norm<'a>(
         &self,
         residual: impl AsRef<Tensor>,

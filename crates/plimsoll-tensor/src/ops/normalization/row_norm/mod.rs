@@ -189,6 +189,7 @@ impl RowNorm {
     }
 
     /// The gradients of the operands, the weight and the bias composed of tensor operations, for second derivatives.
+    #[track_caller]
     fn composed(
         &self,
         grad: &Tensor,

@@ -1,0 +1,73 @@
+//! Reports of allocations and frees: [`Device::on_event`].
+//!
+//! Callbacks run after the allocator's call, with no lock held, on the thread that made the request or dropped the last handle.
+
+use std::sync::Arc;
+
+use plimsoll_alloc::{Allocation, Tag};
+
+use super::Device;
+use super::callbacks::{EventHandle, MemoryAction, MemoryEvent};
+use crate::caller;
+use crate::label;
+
+impl Device {
+    /// Calls `callback` after each allocation and each free of this device's memory. It may use tensors and call anything: no lock
+    /// is held. What it allocates and frees itself, on any device, is not reported. A panic in it is ignored. A free of memory in a
+    /// [`Traced`](crate::Traced) arena is none: the arena was allocated once.
+    ///
+    /// Like the events of PyTorch's memory history, as they happen. [`MemoryEvent`] has an example.
+    pub fn on_event(&self, callback: impl Fn(&MemoryEvent) + Send + Sync + 'static) -> EventHandle {
+        self.0.callbacks.add(Arc::new(callback))
+    }
+
+    /// Reports a request that was served.
+    #[inline]
+    pub(crate) fn allocated(&self, allocation: &Allocation, tag: Tag, op: &'static str) {
+        if self.0.callbacks.any() {
+            self.report(MemoryAction::Alloc, Block::of(allocation), tag, op);
+        }
+    }
+
+    /// Frees memory, and reports it.
+    pub(crate) fn free(&self, allocation: Allocation, tag: Tag) {
+        let block = Block::of(&allocation);
+        self.memory().free(allocation);
+        if self.0.callbacks.any() {
+            self.report(MemoryAction::Free, block, tag, "");
+        }
+    }
+
+    #[cold]
+    fn report(&self, action: MemoryAction, block: Block, tag: Tag, op: &'static str) {
+        let Block { address, bytes, requested_bytes } = block;
+        if bytes == 0 {
+            return; // a request of 0 bytes has no block
+        }
+        self.0.callbacks.call(|| MemoryEvent {
+            action,
+            bytes,
+            requested_bytes,
+            address,
+            category: tag.category,
+            label: label::text(tag.label),
+            op,
+            at: if action == MemoryAction::Alloc { caller::line() } else { None },
+        });
+    }
+}
+
+/// The facts of an allocation, which outlive it.
+#[derive(Clone, Copy)]
+struct Block {
+    address: u64,
+    bytes: u64,
+    requested_bytes: u64,
+}
+
+impl Block {
+    fn of(allocation: &Allocation) -> Block {
+        let (bytes, requested_bytes) = (allocation.bytes(), allocation.requested_bytes());
+        Block { address: allocation.addr().0, bytes, requested_bytes }
+    }
+}
