@@ -297,8 +297,8 @@ fn what_it_cannot_do_is_said_before_it_trains() -> std::result::Result<(), Train
     let device = Device::cpu_with(CpuConfig::default());
     let big = Sequential::new(&Scope::new(&device, 3)).add("flatten", Flatten::new)?;
     let big = big.add("fc", |s| Linear::new(s, 784, 1024))?;
-    let mut adamw = adamw(&big);
-    let trainer = Trainer::new(&big, &mut adamw).memory_limit(8 << 20);
+    let mut of_big = AdamW::new(big.parameters(), AdamWOptions::default());
+    let trainer = Trainer::new(&big, &mut of_big).memory_limit(8 << 20);
     let result = trainer.fit(&train, |batch| loss(&big, batch));
     assert!(matches!(result, Err(TrainError::Tensor(Error::OutOfMemory(_)))), "{result:?}");
     Ok(())
