@@ -108,13 +108,10 @@ struct Recent {
 }
 
 impl Recent {
-    const NONE: Recent = Recent {
-        op: Cell::new(0),
-        op_len: Cell::new(0),
-        called: Cell::new(0),
-        entered: Cell::new(0),
-        id: Cell::new(StackId(0)),
-    };
+    const fn none() -> Recent {
+        let [op, op_len, called, entered] = [const { Cell::new(0) }; 4];
+        Recent { op, op_len, called, entered, id: Cell::new(StackId(0)) }
+    }
 }
 
 /// The stack id for a memory request by an operation, called by the current line of the program. Recent ones of a thread are cached:
@@ -122,7 +119,7 @@ impl Recent {
 pub(crate) fn stack_of(op: &'static str) -> StackId {
     const PLACES: usize = 256;
     thread_local! {
-        static RECENT: [Recent; PLACES] = const { [const { Recent::NONE }; PLACES] };
+        static RECENT: [Recent; PLACES] = const { [const { Recent::none() }; PLACES] };
     }
     let (at, [called, entered]) = (op.as_ptr().addr(), caller::places());
     RECENT.with(|recent| {

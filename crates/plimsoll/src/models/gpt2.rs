@@ -4,7 +4,6 @@ mod conv1d;
 
 use std::cell::Cell;
 
-use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::checkpoint::{Budget, Checkpointer, checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Activation, AttentionOptions, Error, Result, Tensor};
@@ -230,7 +229,9 @@ impl Gpt2 {
     ///
     /// # Errors
     /// If there are more tokens than positions, a token is not in the vocabulary, or memory runs out.
+    #[track_caller]
     pub fn hidden(&self, tokens: &Tensor) -> Result<Tensor> {
+        let _entry = plimsoll_tensor::caller::Entry::here();
         let &[_, length] = tokens.shape() else {
             let message = format!("tokens {:?}: needs [batch, length]", tokens.shape());
             return Err(Error::Shape { op: "gpt2", message });
@@ -287,14 +288,12 @@ impl Gpt2 {
         stream.finish(&inner.ln_f)
     }
 
-    /// The mean cross entropy of predicting `targets` (`int64 [batch, length]`) from `tokens`; targets of -100 are ignored. The
-    /// logits are never materialized in full.
+    /// The mean cross entropy of predicting `targets` (`int64 [batch, length]`; -100 is ignored), without all logits at once.
     ///
     /// # Errors
     /// The same errors as [`Gpt2::hidden`], or if the targets have a different shape or are outside the vocabulary.
     #[track_caller]
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        let _entry = Entry::here();
         let hidden = self.hidden(tokens)?;
         let _owner = Span::layer(self.lm_head.label());
         let (region, count) = (self.region.as_ref(), self.config.vocab_size);
@@ -309,7 +308,6 @@ impl Module for Gpt2 {
     /// all ranks must call it with the same tokens and inside [`no_grad`](plimsoll_tensor::no_grad).
     #[track_caller]
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
-        let _entry = Entry::here();
         let Some(region) = &self.region else { return self.lm_head.forward(&self.hidden(tokens)?) };
         let _owner = Span::layer(self.lm_head.label());
         let output = (&**self.lm_head.weight(), self.config.vocab_size);

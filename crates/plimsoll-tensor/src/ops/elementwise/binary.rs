@@ -1,5 +1,4 @@
-//! Functions of two elements, with broadcasting, out of place and in place. Each row of the table in `pairs.rs` defines
-//! an operator.
+//! Functions of two elements, with broadcasting, out of place and in place: the rows of the table in `pairs.rs`.
 //!
 //! A row has the function and the gradient of each side, as expressions in the incoming gradient `g` and both elements,
 //! and declares which elements each gradient reads.
