@@ -73,8 +73,11 @@ pub struct Trainer<'a> {
     options: Options<'a>,
 }
 
+/// Scalars by name.
+type Metrics = Vec<(&'static str, Tensor)>;
+
 /// Computes metrics of a batch.
-type Evaluate<'a> = Box<dyn FnMut(&[Tensor]) -> Result<Vec<(&'static str, Tensor)>> + 'a>;
+type Evaluate<'a> = Box<dyn FnMut(&[Tensor]) -> Result<Metrics> + 'a>;
 
 /// How a trainer trains.
 struct Options<'a> {
