@@ -46,7 +46,8 @@ class Falling:
 
     def stepped(self, optimizer: Any, step: int, level: int) -> None:
         """Called after an optimizer's step, with the number of allocated bytes. For most steps, this costs only a
-        comparison."""
+        comparison.
+        """
         kept = self.kept.setdefault(optimizer, Kept())
         falls, kept.level = level < kept.level - kept.level // LEAST_PART, level
         if step <= OFTEN or step & (step - 1) == 0 or falls:

@@ -138,7 +138,8 @@ class Tensors:
 
 def attribute(obj: Any, name: str) -> Any:
     """The value of a property that the object's PyTorch class defines. None if it does not exist, or no longer
-    exists."""
+    exists.
+    """
     for base in mro(type(obj)):
         found = class_dict(base).get(name)
         if found is not None:

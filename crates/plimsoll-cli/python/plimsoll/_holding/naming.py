@@ -1,5 +1,6 @@
 """The text for a chain of objects: an expression as it would be written in the program, and where its first name is
-defined."""
+defined.
+"""
 
 from __future__ import annotations
 

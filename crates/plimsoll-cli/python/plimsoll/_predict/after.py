@@ -1,5 +1,6 @@
 """The program's code after the training loop, and whether it may need memory, for example for another training, a large
-tensor or an evaluation."""
+tensor or an evaluation.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ MOST = 20  # the maximum number of places
 
 def after(frame: FrameType | None, heavy: Heavy) -> list[protocol.Place]:
     """The statements after the loops around a step that may need memory: first those of the innermost function, then
-    those of its callers."""
+    those of its callers.
+    """
     found: list[protocol.Place] = []
     stack = list(frames.of_program(frame))
     # What a function inside the loop does after the step runs in each iteration.

@@ -12,7 +12,8 @@ from .growth import around, counter, length_of
 
 class Behind:
     """Takes the place of a `Condition` (conditions.py) for such statements: it is true once the inner loop has
-    ended."""
+    ended.
+    """
 
     first = None
 

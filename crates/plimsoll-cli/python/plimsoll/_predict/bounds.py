@@ -51,7 +51,8 @@ def with_zeros(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def of_result(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Gives a result of unknown inputs the values that it would have if the inputs were zero, unless those values are
-    also zero."""
+    also zero.
+    """
     if not isinstance(result, known.torch.Tensor) or not may_bound(operator, result) or not known.is_small(result):
         return
     known_args, known_kwargs = with_zeros(known, args, kwargs)

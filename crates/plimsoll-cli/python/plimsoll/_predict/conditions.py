@@ -51,7 +51,8 @@ def leaves(node: ast.AST) -> list[Any]:
 
 class Condition:
     """The test of one `if`. `counted` are the variables of the loops around the step, and `passing` those of loops
-    within a step."""
+    within a step.
+    """
 
     def __init__(self, test: ast.expr, counted: set[str], passing: set[str]) -> None:
         self.test, self.counted, self.passing = test, counted, passing

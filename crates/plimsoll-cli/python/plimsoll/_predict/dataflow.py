@@ -83,7 +83,8 @@ class Flow:
 
     def up(self, source: Source, node: Any, level: int | None) -> None:
         """Called if this expression's value is the value that was read, or is computed from it. `level` is its frame,
-        or None."""
+        or None.
+        """
         if (node, level) in self.seen:
             return
         self.seen.add((node, level))
@@ -279,7 +280,8 @@ class Flow:
 
     def function(self, expression: Any, level: int | None) -> tuple[types.FunctionType, int] | None:
         """The program's function that this expression names in the frame, and the number of its bound arguments;
-        otherwise None."""
+        otherwise None.
+        """
         if level is None or level >= len(self.frames):
             return None
         value = looked_up(expression, self.frames[level])

@@ -56,7 +56,8 @@ def choosing(
 
 def is_choice(tensor: Any, dim: int, is_single: bool) -> bool:
     """Whether this is probably a choice of experts: from a small number, for several rows, and not while text is
-    generated."""
+    generated.
+    """
     if not tensor.is_floating_point() or tensor.dim() < 2:
         return False
     if not 1 < tensor.size(dim) <= (FEW_SINGLE if is_single else FEW):

@@ -43,7 +43,8 @@ def is_growing(levels: list[int]) -> bool:
 
 def is_rising(levels: list[int]) -> bool:
     """Whether varying levels rise overall and are still rising at the end, for example if batches of different sizes
-    are kept."""
+    are kept.
+    """
     levels = levels[1:]
     if len(levels) < ROWS:
         return False

@@ -221,7 +221,8 @@ def pretrained(module: Any) -> None:
 
 def state_dicts(module: Any) -> None:
     """Makes the functions of torch.distributed.checkpoint.state_dict the owners of the host memory that they
-    request."""
+    request.
+    """
     for name in ("get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"):
         if COUNTER is not None and hasattr(module, name):
             setattr(module, name, owned(getattr(module, name), name))

@@ -1,5 +1,6 @@
 """Records which lines of the program ran, and in how many steps. The stand-in traces the main thread (see its
-lines.rs)."""
+lines.rs).
+"""
 
 from __future__ import annotations
 

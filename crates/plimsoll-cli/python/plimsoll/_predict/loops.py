@@ -153,7 +153,8 @@ class Loop:
 
     def skip(self) -> None:
         """Makes the loader's last batch the next one that it starts. A loader that does not read by index ends
-        here."""
+        here.
+        """
         self.is_cut = self.pattern is None
         if not self.can_skip():
             self.finish.cut = True

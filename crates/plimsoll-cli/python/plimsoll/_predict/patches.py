@@ -150,7 +150,8 @@ def stand_alone(torch: Any) -> None:
 
     class Store(distributed.Store):
         """Answers for the absent ranks. The only value that they would have written is NCCL's unique ID of 128
-        bytes."""
+        bytes.
+        """
 
         def __init__(self) -> None:
             super().__init__()

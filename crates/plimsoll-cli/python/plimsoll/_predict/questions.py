@@ -46,7 +46,8 @@ class Properties:
 
 class Questions:
     """`is_early` says whether CUDA is not in use yet; `child` runs a function in a child process and returns the bytes
-    that it returns."""
+    that it returns.
+    """
 
     def __init__(
         self,

@@ -143,7 +143,8 @@ class Reads:
 
     def on_read(self, to: int, _from: int, count: int) -> None:
         """The stand-in's hook, called after it has copied zeros to the host. A failure here must not fail the
-        program."""
+        program.
+        """
         state = self.of_thread
         if getattr(state, "busy", False) or sys is None:
             return

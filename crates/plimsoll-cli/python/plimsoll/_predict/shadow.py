@@ -130,7 +130,8 @@ class Shadows:
 
     def keep(self, tensor: Any, value: Any, changed: bool = False, even: bool = False, unsure: Any = False) -> None:
         """Stores the values of this tensor, which are known from now on. `unsure` is a bool for all of them, or a
-        mask."""
+        mask.
+        """
         torch = self.torch
         self.forget_written()
         if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor, even):
@@ -166,7 +167,8 @@ class Shadows:
 
     def zeros(self, size: int) -> Any:
         """This many zero bytes, created without PyTorch's threads, because waking them takes longer than filling the
-        memory."""
+        memory.
+        """
         return self.torch.frombuffer(bytearray(size), dtype=self.torch.uint8)
 
     def forget_written(self) -> None:
@@ -237,5 +239,6 @@ class Shadows:
 
     def failed(self, operator: Any, why: Exception) -> None:
         """Called when a wrapper failed. Nothing else needs to be done: without a shadow, the value counts as unknown,
-        which is safe."""
+        which is safe.
+        """
         return None

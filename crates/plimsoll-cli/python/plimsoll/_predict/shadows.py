@@ -282,7 +282,8 @@ class Known(Shadows):
 
     def judging(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps GradScaler's check of gradients. It is unknown whether any gradient is infinite, so a scaler may skip
-        steps."""
+        steps.
+        """
 
         def dispatched(keys: Any, grads: Any, found: Any, *args: Any) -> Any:
             result = call(keys, grads, found, *args)

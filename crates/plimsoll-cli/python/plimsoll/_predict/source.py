@@ -122,7 +122,8 @@ class Site:
 
 def block_of(parents: Mapping[Any, Any], statement: Any) -> tuple[list[Any] | None, Any]:
     """The list of statements that contains a statement, and the node that has the list. None for both if there is no
-    list."""
+    list.
+    """
     parent = parents.get(statement)
     for _, field in ast.iter_fields(parent) if parent is not None else ():
         if isinstance(field, list) and any(it is statement for it in field):

@@ -67,7 +67,8 @@ class Varying:
 
     def rows(self) -> list[protocol.Varying]:
         """Rows for the report: the devices whose requests differ from step to step, and whether their reserved bytes
-        were still growing."""
+        were still growing.
+        """
         found = []
         for device, levels in self.reserved.items():
             half, steps = len(levels) // 2, len(levels) - 1

@@ -218,7 +218,8 @@ class Peak:
 
     def views(self, views: Views[Place], sole: Sole) -> list[protocol.Waste]:
         """Rows for variables with small views that are all that keeps a large storage alive, and for dead ones that
-        keep it as well."""
+        keep it as well.
+        """
         rows: list[protocol.Waste] = []
         for size, small, dead in views.large(sole, self.least()):
             copies = [self.copy(place, name, size) for place, name in small]

@@ -39,7 +39,8 @@ class Sum(NamedTuple):
 
     def edited(self) -> tuple[Insertion, str] | None:
         """Where the statement ends, and the replacement that detaches what it adds. None if it shares lines with
-        others."""
+        others.
+        """
         lines = linecache.getlines(self.source.file)
         there = instead(Names(self.source.scope(self.statement)), self.statement, lines)
         text = ast.get_source_segment("".join(lines), self.statement)

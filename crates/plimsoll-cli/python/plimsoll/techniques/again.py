@@ -101,7 +101,8 @@ class Places:
 
 class First:
     """The state of a block before its first computation. `end`, called after the computation, keeps the changed
-    parts."""
+    parts.
+    """
 
     def __init__(self, block: Any, draws: bool) -> None:
         self.block, self.known = block, changes.setdefault(type(block), Changes())

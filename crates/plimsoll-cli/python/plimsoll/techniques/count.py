@@ -109,7 +109,8 @@ class Count:
 
     def stepped(self, optimizer: Any) -> None:
         """Called at each optimizer step. A step is done once every optimizer has stepped; the host counts these
-        steps."""
+        steps.
+        """
         steps = getattr(context.host, "counted", self.steps + 1)
         if steps == self.steps:
             return

@@ -30,7 +30,8 @@ class Files:
 
     def take(self, bytes: int) -> tuple[Any, None]:
         """A free buffer of at least this many bytes. As for pinned memory, the result includes an event to wait for,
-        but here this is never necessary."""
+        but here this is never necessary.
+        """
         size = -(-bytes // ROUND) * ROUND
         if self.is_simulated:
             largest = max(self.free, default=0)

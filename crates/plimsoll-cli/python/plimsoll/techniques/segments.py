@@ -24,8 +24,7 @@ KINDS = ("cuda", "cpu")
 
 
 class Inputs(torch.autograd.Function):
-    """Saves tensors like an operator: with saved-tensor hooks, and with the check for in-place changes.
-    """
+    """Saves tensors like an operator: with saved-tensor hooks, and with the check for in-place changes."""
 
     @staticmethod
     def forward(ctx: Any, handle: Any, *tensors: Any) -> Any:
