@@ -12,11 +12,26 @@ pub enum TrainError {
     Tensor(#[from] plimsoll_tensor::Error),
     /// The data could not be read.
     #[error(transparent)]
-    Data(#[from] DataError),
+    Data(Box<DataError>),
     /// A checkpoint could not be saved or loaded.
     #[error(transparent)]
-    Checkpoint(#[from] SerializeError),
+    Checkpoint(Box<SerializeError>),
     /// The trainer cannot do what it was told to do.
     #[error("{0}")]
     Options(String),
+}
+
+impl From<DataError> for TrainError {
+    fn from(error: DataError) -> TrainError {
+        TrainError::Data(Box::new(error))
+    }
+}
+
+impl From<SerializeError> for TrainError {
+    fn from(error: SerializeError) -> TrainError {
+        match error {
+            SerializeError::Tensor(error) => TrainError::Tensor(error),
+            other => TrainError::Checkpoint(Box::new(other)),
+        }
+    }
 }

@@ -79,6 +79,9 @@ type Metrics = Vec<(&'static str, Tensor)>;
 /// Computes metrics of a batch.
 type Evaluate<'a> = Box<dyn FnMut(&[Tensor]) -> Result<Metrics> + 'a>;
 
+/// Shows a report of the training.
+type Show<'a, R> = Box<dyn FnMut(&R) + 'a>;
+
 /// How a trainer trains.
 struct Options<'a> {
     epochs: u64,
@@ -94,8 +97,8 @@ struct Options<'a> {
     folder: Option<PathBuf>,
     save_every: Option<u64>,
     resumes: bool,
-    on_progress: Option<Box<dyn FnMut(&Progress) + 'a>>,
-    on_epoch: Option<Box<dyn FnMut(&EpochMetrics) + 'a>>,
+    on_progress: Option<Show<'a, Progress>>,
+    on_epoch: Option<Show<'a, EpochMetrics>>,
 }
 
 impl<'a> Trainer<'a> {
