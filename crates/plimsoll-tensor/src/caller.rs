@@ -1,6 +1,6 @@
 //! The line of the program that called an operation, for reports of memory.
 //!
-//! Operations are `#[track_caller]`, and note their caller before they request memory ([`called`]). A caller inside this library is not
+//! Operations are `#[track_caller]`, and note their caller before they request memory (`called`). A caller inside this library is not
 //! what a user looks for, so functions that run other code (a layer, a backward pass, an optimizer's step) open an [`Entry`]: memory that
 //! is requested by a line of the library belongs to the innermost line of the program that is waiting for it.
 
