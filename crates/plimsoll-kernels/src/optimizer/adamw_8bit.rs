@@ -8,7 +8,6 @@ use super::super::parallel::{Pieces, for_each_cut};
 use super::super::simd::vectorize;
 use super::eight_bit::{BLOCK, QuantizationMap, signed_code};
 use super::rounding::Rounding;
-use super::short::Changed;
 use crate::dtype::DType;
 use crate::number::Float;
 use crate::parallel::{PIECE, for_each_piece3};
@@ -128,7 +127,7 @@ pub type Quantized<'a> = (&'a mut [u8], &'a mut [f32]);
 pub fn adamw_8bit_step(
     options: &AdamW8bitStep,
     step: u64,
-    (param, dtype): Changed<'_>,
+    (param, dtype): (&mut [u8], DType),
     (grad, grad_dtype): (&[u8], DType),
     [first, second]: [Quantized<'_>; 2],
     rounding: Option<Rounding>,
