@@ -4,8 +4,6 @@ use plimsoll_cuda::Args;
 
 use super::one_by_one::{Stepped, slots};
 use super::{StepSlot, halves};
-use crate::cpu::kernels::optim::AdamW8bitStep;
-use crate::cpu::kernels::optim::eight_bit::QuantizationMap;
 use crate::cuda::{CudaCall, flag, name};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -15,6 +13,14 @@ const TEXT: &str = concat!(include_str!("rounding.cu"), include_str!("adamw_8bit
 const CHUNK: usize = 4096;
 /// The maximum number of parameters per launch: a kernel's arguments can have at most 32,764 bytes.
 const MOST: usize = 384;
+
+/// The options of the rule.
+pub(crate) struct Options<'n> {
+    /// The numbers of a step: step size (negative), eps, decay factor, beta1, 1 - beta1, beta2, 1 - beta2.
+    pub(crate) numbers: &'n dyn Fn(u64) -> [f64; 7],
+    /// The fractions that the codes of the first and of the second moment stand for.
+    pub(crate) maps: [&'static [f32]; 2],
+}
 
 /// The properties that must be equal for all parameters of a launch.
 fn kind(slot: &Stepped<'_>) -> (u64, [DType; 3], [bool; 2]) {
@@ -26,9 +32,9 @@ fn kind(slot: &Stepped<'_>) -> (u64, [DType; 3], [bool; 2]) {
 /// `grads -> parameters, states[, rounded]` in place.
 pub(crate) fn step(
     call: &mut CudaCall<'_>,
-    options: &AdamW8bitStep,
     forms: &[StepSlot],
     rounds: bool,
+    options: &Options<'_>,
 ) -> Result<()> {
     let all = slots(call, forms, rounds);
     let mut rest = &all[..];
@@ -41,11 +47,11 @@ pub(crate) fn step(
     Ok(())
 }
 
-fn launch(call: &mut CudaCall<'_>, options: &AdamW8bitStep, slots: &[Stepped<'_>]) -> Result<()> {
+fn launch(call: &mut CudaCall<'_>, options: &Options<'_>, slots: &[Stepped<'_>]) -> Result<()> {
     let (step, [parameter, grad, rounded], [is_8bit, is_random]) = kind(&slots[0]);
     let most = [16, 64, 192, MOST].into_iter().find(|&most| most >= slots.len()).unwrap_or(MOST);
-    let bits = |map: &QuantizationMap| {
-        let each: Vec<String> = map.values.iter().map(|value| format!("{:#x}u", value.to_bits())).collect();
+    let bits = |map: &[f32]| {
+        let each: Vec<String> = map.iter().map(|value| format!("{:#x}u", value.to_bits())).collect();
         each.join(",")
     };
     let source = call
@@ -57,8 +63,8 @@ fn launch(call: &mut CudaCall<'_>, options: &AdamW8bitStep, slots: &[Stepped<'_>
         .with("ROUNDS", flag(slots[0].rounded.is_some()))
         .with("RANDOM", flag(is_random))
         .with("MOST", most.to_string())
-        .with("SIGNED", bits(QuantizationMap::signed()))
-        .with("UNSIGNED", bits(QuantizationMap::unsigned()));
+        .with("SIGNED", bits(options.maps[0]))
+        .with("UNSIGNED", bits(options.maps[1]));
     let mut words = vec![slots.len() as u64];
     let mut chunks = 0;
     for slot in slots {
@@ -82,7 +88,7 @@ fn launch(call: &mut CudaCall<'_>, options: &AdamW8bitStep, slots: &[Stepped<'_>
         words.extend(slots.iter().map(column));
         words.resize(2 + most + (nth + 1) * most, 0);
     }
-    let [size, eps, keep, beta1, fresh1, beta2, fresh2] = options.numbers(step);
+    let [size, eps, keep, beta1, fresh1, beta2, fresh2] = (options.numbers)(step);
     let numbers = halves([size, eps, keep, beta1, fresh1, beta2, fresh2, 0.0]);
     let args = Args::new().words(&words).words(&[numbers[0], numbers[1], numbers[2], numbers[3], 2 * step]);
     call.launch(source, [chunks, 1, 1], 256, args)

@@ -13,8 +13,9 @@ use crate::capturing;
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::optim::rounding::Rounding;
 use crate::cpu::kernels::optim::short::step_any;
-use crate::cpu::kernels::optim::{AdamStep, Decay, Rule, SgdStep};
+use crate::cpu::kernels::optim::{AdamStep, AdamW8bitStep, Decay, Rule, SgdStep};
 use crate::cuda::optimizer::StepSlot;
+use crate::cuda::optimizer::adamw_8bit::Options;
 use crate::cuda::optimizer::step::StepForm;
 use crate::cuda::{self, CudaCall};
 use crate::data::Data;
@@ -76,7 +77,8 @@ impl Kernel for Step {
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         if let Rule::AdamW8bit(options) = &self.rule {
-            return cuda::optimizer::adamw_8bit::step(call, options, &self.slots, self.rounds);
+            let options = Options { numbers: &|step| options.numbers(step), maps: AdamW8bitStep::maps() };
+            return cuda::optimizer::adamw_8bit::step(call, &self.slots, self.rounds, &options);
         }
         let is_wide = call.outs.iter().any(|tensor| tensor.dtype == DType::F64);
         if !is_wide && numbers(&self.rule, 1).is_some() {
