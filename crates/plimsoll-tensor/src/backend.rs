@@ -61,7 +61,8 @@ pub trait Backend: Send + Sync {
         None
     }
 
-    /// Runs a kernel and returns when it is done. Not called on devices with queues.
+    /// Runs a kernel and returns when it is done. Not called on devices with queues. Tensors
+    /// may have no elements; their addresses are then not addresses of the device.
     ///
     /// # Errors
     /// [`Error::NoKernel`] for an operator that this device does not support; the device's own errors.

@@ -14,7 +14,8 @@ use crate::tensor::Tensor;
 /// Checks a device that has values, for example that of a [`Backend`](crate::backend::Backend) of one's own:
 ///
 /// - the cases and their derivatives compute the host's values, up to rounding: see [`compare_cases`];
-/// - they request the memory that a simulated device requests, so that a simulation predicts the device;
+/// - they request the memory that a simulated device requests, so that a simulation predicts the device; this holds for the
+///   default settings of the allocator and [`kernel_type`](crate::backend::Backend::kernel_type);
 /// - values of every type arrive on the device and come back, and copies from pinned memory do;
 /// - on a device with queues, work that events order across streams is done in that order, and a captured function computes
 ///   in each replay what the function computes.

@@ -38,6 +38,22 @@ pub(crate) fn places() -> [usize; 2] {
     [address(CALLED.get()), address(ENTERED.get())]
 }
 
+/// Restores the line that memory is requested for when it is dropped, after other code has run in the middle of an operation.
+pub(crate) struct Kept([Option<Line>; 2]);
+
+impl Kept {
+    pub(crate) fn new() -> Kept {
+        Kept([CALLED.try_with(Cell::get).ok().flatten(), ENTERED.try_with(Cell::get).ok().flatten()])
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = CALLED.try_with(|called| called.set(self.0[0]));
+        let _ = ENTERED.try_with(|entered| entered.set(self.0[1]));
+    }
+}
+
 /// Until it is dropped, memory that lines of this library request belongs to the line of the program that opened it.
 ///
 /// ```
@@ -104,7 +120,7 @@ fn is_of_program(at: Line) -> bool {
 /// Sources of this library are in folders such as `plimsoll-tensor/src` or, from a registry, `plimsoll-tensor-0.1.0/src`.
 fn is_file_of_program(file: &str) -> bool {
     let mut folders = file.split(['/', '\\']).peekable();
-    if file.starts_with("/rustc/") {
+    if file.starts_with("/rustc/") || file.contains("/rustlib/src/rust/") {
         return false;
     }
     while let Some(folder) = folders.next() {

@@ -4,7 +4,7 @@
 //! as they run, and an account of every byte by category and owner. It has no layers or optimizers;
 //! those are in the crate `plimsoll`.
 //!
-//! The files, from the bottom up; a file uses only files listed above it:
+//! The files, from the bottom up; a file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|

@@ -243,6 +243,8 @@ fn a_captured_step_and_parts_of_a_batch_train_the_same() -> std::result::Result<
     let usual = run(&Device::late(LateConfig::default()), false, 1)?;
     assert_eq!(run(&Device::late(LateConfig::default()), true, 1)?.0, usual.0);
     let host = run(&Device::cpu_with(CpuConfig::default()), false, 1)?;
+    let parts = run(&Device::cpu_with(CpuConfig::default()), false, 4)?;
+    assert!((parts.1 - host.1).abs() < 1e-4 && parts.0 != host.0, "{} {}", parts.1, host.1);
     assert_eq!((host.0, host.1), (usual.0, usual.1));
     Ok(())
 }
@@ -281,6 +283,13 @@ fn what_it_cannot_do_is_said_before_it_trains() -> std::result::Result<(), Train
     let text = message(Trainer::new(&model, &mut adamw).resume().fit(&train, |batch| loss(&model, batch)));
     assert_eq!(text, "`resume` and `save_every` need a folder: call `save_to`");
     assert_eq!(bits(&model), before);
+    let text =
+        message(Trainer::new(&model, &mut adamw).early_stopping(0).fit(&train, |batch| loss(&model, batch)));
+    assert_eq!(text, "`save_every` and `early_stopping` need at least 1");
+    let trainer = Trainer::new(&model, &mut adamw).monitor("val_loss", Better::Min);
+    let text = message(trainer.fit(&train, |batch| loss(&model, batch)));
+    assert_eq!(text, "there is no metric \"val_loss\" to monitor: call `validate`");
+    assert_eq!(bits(&model), before);
     // The metric does not exist, which shows after an epoch.
     let trainer = Trainer::new(&model, &mut adamw).validate(&test, |batch| metrics(&model, batch));
     let text = message(trainer.monitor("accuracy", Better::Max).fit(&train, |batch| loss(&model, batch)));
@@ -296,10 +305,67 @@ fn what_it_cannot_do_is_said_before_it_trains() -> std::result::Result<(), Train
     // A limit that cannot be met is an error of memory.
     let device = Device::cpu_with(CpuConfig::default());
     let big = Sequential::new(&Scope::new(&device, 3)).add("flatten", Flatten::new)?;
-    let big = big.add("fc", |s| Linear::new(s, 784, 1024))?;
+    let big = big.add("fc", |s| Linear::new(s, 784, 8192))?;
     let mut of_big = AdamW::new(big.parameters(), AdamWOptions::default());
-    let trainer = Trainer::new(&big, &mut of_big).memory_limit(8 << 20);
+    let trainer = Trainer::new(&big, &mut of_big).memory_limit(64 << 20);
     let result = trainer.fit(&train, |batch| loss(&big, batch));
     assert!(matches!(result, Err(TrainError::Tensor(Error::OutOfMemory(_)))), "{result:?}");
+    Ok(())
+}
+
+#[test]
+fn a_resumed_training_has_the_same_schedulers_and_may_have_more_patience()
+-> std::result::Result<(), TrainError> {
+    let folder = Folder::new("other");
+    let scores = [0.5, 0.4, 0.3, 0.2];
+    assert!(with_scores(folder.path(), &scores, 2)?.stopped_early);
+    let (train, test) = loaders();
+    let device = Device::cpu_with(CpuConfig::default());
+    let model = model(&device);
+    let mut adamw = adamw(&model);
+    let trainer = Trainer::new(&model, &mut adamw).schedule_each_epoch(ExponentialLr { gamma: 0.5 });
+    let trainer = trainer.save_to(folder.path()).resume().epochs(6);
+    let error = trainer.fit(&train, |batch| loss(&model, batch)).expect_err("refused").to_string();
+    assert_eq!(error, "the checkpoint was saved with other schedulers: give the same ones to resume");
+    // It stopped after three epochs; without early stopping it goes on.
+    let trainer = Trainer::new(&model, &mut adamw).save_to(folder.path()).resume().epochs(4);
+    let trainer = trainer.validate(&test, |_| Ok(vec![("score", Tensor::zeros(&[], &device)?)]));
+    let fitted = trainer.monitor("val_score", Better::Max).fit(&train, |batch| loss(&model, batch))?;
+    assert_eq!((fitted.epochs.len(), fitted.stopped_early), (4, false));
+    // The last epoch was no better, but all of them ran.
+    let last = Folder::new("last");
+    assert!(!with_scores(last.path(), &[0.5, 0.4], 1)?.stopped_early);
+    Ok(())
+}
+
+#[test]
+fn metrics_are_means_over_the_samples_that_have_them_and_modes_stay() -> std::result::Result<(), TrainError> {
+    let (train, test) = loaders();
+    let device = Device::cpu_with(CpuConfig::default());
+    let model = model(&device);
+    let frozen = model.get_submodule("drop")?;
+    frozen.eval();
+    let (mut adamw, batches) = (adamw(&model), Cell::new(0));
+    let trainer = Trainer::new(&model, &mut adamw).validate(&train, |batch| {
+        batches.set(batches.get() + 1);
+        let one = Tensor::full(&[], f64::from(batches.get()), DType::F32, &device)?;
+        // 30, 30, 30 and 10 samples: the second and the last batch have `some`.
+        let some = (batches.get() % 2 == 0).then(|| ("some", one.clone()));
+        assert_eq!(batch[0].shape()[0], if batches.get() == 4 { 10 } else { 30 });
+        Ok([("all", one.clone())].into_iter().chain(some).collect())
+    });
+    let fitted = trainer.fit(&train, |batch| loss(&model, batch))?;
+    assert_eq!(fitted.epochs[0].metric("val_all"), Some((30.0 * 6.0 + 40.0) / 100.0));
+    assert_eq!(fitted.epochs[0].metric("val_some"), Some((60.0 + 40.0) / 40.0));
+    // Dropout stays off: two forward passes are equal.
+    let x = Tensor::ones(&[1, 1, 28, 28], &device)?;
+    let pass = || model.forward(&x).and_then(|logits| logits.to_vec::<f32>());
+    assert_eq!(pass()?, pass()?);
+    let twice = Trainer::new(&model, &mut adamw).validate(&test, |_| {
+        let one = Tensor::ones(&[], &device)?;
+        Ok(vec![("a", one.clone()), ("a", one)])
+    });
+    let error = twice.fit(&train, |batch| loss(&model, batch)).expect_err("refused").to_string();
+    assert!(error.contains("a batch has two metrics called `a`"), "{error}");
     Ok(())
 }

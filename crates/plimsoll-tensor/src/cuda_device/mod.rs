@@ -103,7 +103,7 @@ impl Device {
     /// the driver's errors.
     pub fn reset(&self) -> Result<Device> {
         let mut open = lock(&OPEN);
-        let Some(ordinal) = self.backend().reset() else {
+        let Some(ordinal) = self.gpu().and_then(|_| self.backend().reset()) else {
             let message = format!("{}: only a GPU can be reset", self.name());
             return Err(Error::argument("reset", message));
         };

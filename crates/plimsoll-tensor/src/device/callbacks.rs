@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use plimsoll_alloc::Category;
 
-use crate::caller::Line;
+use crate::caller::{self, Line};
 
 /// Whether memory was allocated or freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,7 @@ impl Callbacks {
         }
         let callbacks: Vec<Callback> = self.list().iter().map(|(_, callback)| callback.clone()).collect();
         let event = event();
+        let _called = caller::Kept::new(); // the operation that requests memory goes on afterwards
         for callback in &callbacks {
             // A free may happen while a panic unwinds: a second panic would end the process.
             let _ = catch_unwind(AssertUnwindSafe(|| callback(&event)));

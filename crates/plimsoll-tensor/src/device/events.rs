@@ -12,7 +12,7 @@ use crate::caller;
 use crate::label;
 
 impl Device {
-    /// Calls `callback` after each allocation and each free of this device's memory. It may use tensors and call anything: no lock
+    /// Calls `callback` after each allocation and before each free of this device's memory. It may use tensors and call anything: no lock
     /// is held. What it allocates and frees itself, on any device, is not reported. A panic in it is ignored. A free of memory in a
     /// [`Traced`](crate::Traced) arena is none: the arena was allocated once.
     ///
@@ -31,11 +31,11 @@ impl Device {
 
     /// Frees memory, and reports it.
     pub(crate) fn free(&self, allocation: Allocation, tag: Tag) {
-        let block = Block::of(&allocation);
-        self.memory().free(allocation);
+        // Before the block is free: another thread could get it, and report that first.
         if self.0.callbacks.any() {
-            self.report(MemoryAction::Free, block, tag, "");
+            self.report(MemoryAction::Free, Block::of(&allocation), tag, "");
         }
+        self.memory().free(allocation);
     }
 
     #[cold]

@@ -22,6 +22,13 @@ use crate::pinned::{self, Block};
 use crate::stream::Event;
 use crate::view::View;
 
+/// The way of a copy: onto the device, or off it.
+#[derive(Clone, Copy)]
+enum Way {
+    In,
+    Out,
+}
+
 impl Storage {
     /// The place of the bytes.
     pub(crate) fn state(&self) -> State {
@@ -80,7 +87,7 @@ impl Storage {
             Backing::Device(..) | Backing::Planned(_) => self.0.address.load(Ordering::Relaxed),
             _ => return Ok(()), // another thread did it first
         };
-        let copied = self.copy(Addr(from), block.address(), &block)?;
+        let copied = self.copy(Addr(from), Way::Out, &block)?;
         let mut account = self.account();
         self.may_leave(account.guards, &account.backing, OP)?;
         let away = Backing::Offloaded { block: Arc::new(block), copied };
@@ -184,7 +191,7 @@ impl Storage {
         let (allocation, stream) = request(device, self.bytes(), op, self.tag())?;
         let on = device.current_stream();
         let to = allocation.addr();
-        let copy = on.wait_event(copied).and_then(|()| self.copy(block.address(), to, block));
+        let copy = on.wait_event(copied).and_then(|()| self.copy(to, Way::In, block));
         // Other streams do not wait for this one, so the copy must be complete when this returns.
         let done = copy.and_then(|copied| copied.synchronize());
         let backing = Backing::Device(allocation, None);
@@ -260,7 +267,7 @@ impl Storage {
 
     /// Copies all bytes between the device and a block of pinned memory, on the current stream. Returns an event after the
     /// copy.
-    fn copy(&self, from: Addr, to: Addr, block: &Block) -> Result<Arc<Event>> {
+    fn copy(&self, here: Addr, way: Way, block: &Block) -> Result<Arc<Event>> {
         let (device, bytes) = (&self.0.device, self.bytes());
         let why = "a replay does not move tensors between the device and the host: move it before the step";
         capturing::refuse(device.number(), "offload", why)?;
@@ -269,9 +276,10 @@ impl Storage {
         if device.has_values() && bytes > 0 {
             let layout = Layout::contiguous(&[usize::try_from(bytes).unwrap_or(usize::MAX)]);
             let view = |at: Addr| View::new(at, bytes, DType::U8, &layout);
-            match from == block.address() {
-                true => device.backend().copy_in(cpu::readable(&view(from)), view(to), on.id())?,
-                false => device.backend().copy_out(view(from), cpu::writable(&view(to)), on.id())?,
+            let there = view(block.address());
+            match way {
+                Way::In => device.backend().copy_in(cpu::readable(&there), view(here), on.id())?,
+                Way::Out => device.backend().copy_out(view(here), cpu::writable(&there), on.id())?,
             }
         }
         block.record_use(&on);

@@ -1,10 +1,14 @@
 //! Memory that is reserved before it is needed.
 
+use std::panic::Location;
+
 use plimsoll_alloc::{Category, Request, Tag};
 
 use super::refused;
+use crate::caller;
 use crate::device::Device;
 use crate::error::Result;
+use crate::history;
 use crate::label;
 use crate::stream;
 
@@ -26,12 +30,16 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// Out of memory, or more than the limit allows: nothing is reserved. The driver's errors.
+    /// Out of memory, or more than the limit allows: nothing is reserved, and the cache was returned to the device. The driver's
+    /// errors.
+    #[track_caller]
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         const OP: &str = "reserve";
+        caller::called(Location::caller());
         let tag = Tag { category: Category::Temporary, label: label::intern_static(OP) };
         let Tag { category, label } = tag;
-        let request = Request { stream: stream::current(self), category, label, ..Request::of(bytes) };
+        let (stream, stack) = (stream::current(self), Some(history::stack_of(OP)));
+        let request = Request { stream, category, label, stack, ..Request::of(bytes) };
         self.memory().reserve(request).map_err(|error| refused(self, OP, tag, error))
     }
 }

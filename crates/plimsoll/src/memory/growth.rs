@@ -177,12 +177,13 @@ fn live(device: &Device) -> BTreeMap<Key, u64> {
     by_key
 }
 
-/// The mean growth per step, if every level of the second half is above every level of the first half.
+/// The mean growth per step, if no level of the second half is below one of the first half, and the second half grows too.
 fn grew(levels: &[u64]) -> Option<u64> {
     let (first, second) = levels.split_at(levels.len() / 2);
     let (highest, lowest) = (first.iter().max()?, second.iter().min()?);
     let (start, end) = (first.first()?, second.last()?);
-    (lowest > highest).then(|| (end - start) / (levels.len() as u64 - 1))
+    let goes_on = second.len() < 2 || end > second.first()?;
+    (lowest >= highest && end > start && goes_on).then(|| (end - start) / (levels.len() as u64 - 1))
 }
 
 #[cfg(test)]
@@ -196,6 +197,7 @@ mod tests {
         assert_eq!(grew(&[10, 10, 20, 20, 30, 30]), Some(4), "every second step");
         assert_eq!(grew(&[10, 30, 20, 30, 10]), None);
         assert_eq!(grew(&[0, 8, 8, 8, 8, 8]), None, "a cache that fills once");
+        assert_eq!(grew(&[0, 0, 0, 8, 8, 8]), None, "later");
         assert_eq!(grew(&[7, 7, 7]), None);
     }
 }

@@ -21,6 +21,7 @@ mod losses;
 mod made;
 mod member;
 mod mode;
+mod modes;
 mod module;
 mod module_hooks;
 mod multihead_attention;
@@ -73,6 +74,7 @@ pub use member::{IsMember, Layer, Member, MemberMut, Members, MembersMut};
 #[doc(hidden)]
 pub use member::{Replacement, field_name};
 pub use mode::Mode;
+pub(crate) use modes::{Evaluating, is_training};
 pub use module::Module;
 pub(crate) use module::replace;
 pub use module_hooks::{ModuleHookHandle, ModuleHooks};

@@ -29,6 +29,13 @@ impl<O: Algorithm> ParamGroup<O> {
         })
     }
 
+    /// The seed of the parameter at this place.
+    fn seed_of(&self, seed: u64, at: usize) -> u64 {
+        let name = self.parameters[at].label().to_string();
+        let earlier = self.parameters[..at].iter().filter(|other| other.label().to_string() == name).count();
+        parameter_seed(seed.wrapping_add(earlier as u64), &name)
+    }
+
     /// Steps by a kernel that rounds `bfloat16` parameters stochastically.
     pub(super) fn step_randomly<'a>(
         &'a self,
@@ -42,17 +49,15 @@ impl<O: Algorithm> ParamGroup<O> {
         let slots = |work: &[&'a ParameterStep]| -> Vec<Slot<'a>> {
             work.iter().map(|work| work.slot(&self.parameters)).collect()
         };
-        let seed_of =
-            |work: &&ParameterStep| parameter_seed(seed, &self.parameters[work.at].label().to_string());
-        let seeds: Vec<u64> = short.iter().map(seed_of).collect();
+        let seeds: Vec<u64> = short.iter().map(|work| self.seed_of(seed, work.at)).collect();
         optimizer_step_stochastic(rule, &slots(&short), &seeds)?;
         optimizer_step(rule, &slots(&exact))
     }
 }
 
 // Note [Seeds of stochastic rounding]
-// The random bits of a step follow from the optimizer's seed, the parameter's name, the number of the step and the position of the
-// element, not from the device's generator. So replicas on several ranks, whose generators differ, round alike; and a replayed step,
+// The random bits of a step follow from the optimizer's seed, the parameter's name (and how many before it have the same), the number of the step and the
+// position of the element, not from the device's generator. So replicas on several ranks, whose generators differ, round alike; and a replayed step,
 // a resumed run or other groups round as the run itself.
 
 /// The seed of a parameter of this name: Note [Seeds of stochastic rounding].

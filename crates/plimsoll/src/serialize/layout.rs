@@ -180,13 +180,21 @@ pub fn save(dict: &StateDict, path: impl AsRef<Path>) -> Result<(), SerializeErr
     save_as(dict.iter(), BTreeMap::new(), path.as_ref())
 }
 
-/// [`save`] with metadata in the header.
+/// Whether these tensors have no values. A rehearsal reads zeros in their place, and must not leave a file of them.
+pub(super) fn is_rehearsed<'a>(mut tensors: impl Iterator<Item = &'a Tensor>) -> bool {
+    tensors.any(|tensor| !tensor.device().has_values())
+}
+
+/// [`save`] with metadata in the header. In a rehearsal, the file is removed again.
 pub(super) fn save_as<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
     texts: BTreeMap<String, String>,
     path: &Path,
 ) -> Result<(), SerializeError> {
-    write_as(tensors, texts, path)?.replace_target()
+    let tensors: Vec<_> = tensors.collect();
+    let is_rehearsed = is_rehearsed(tensors.iter().map(|(_, tensor)| *tensor));
+    let written = write_as(tensors.into_iter(), texts, path)?;
+    if is_rehearsed { Ok(()) } else { written.replace_target() }
 }
 
 /// The same, without replacing the target file yet.

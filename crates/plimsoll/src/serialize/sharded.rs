@@ -62,6 +62,9 @@ pub fn save_sharded(
             None => shards.push((bytes, vec![(name, tensor)])),
         }
     }
+    if layout::is_rehearsed(dict.iter().map(|(_, tensor)| tensor)) {
+        return layout::save_as(dict.iter(), BTreeMap::new(), &folder.join(WHOLE));
+    }
     if shards.len() <= 1 {
         layout::save_as(dict.iter(), BTreeMap::new(), &folder.join(WHOLE))?;
         return remove(&folder.join(INDEX));

@@ -2,18 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll_tensor::{Device, Result, Tensor, no_grad};
+use plimsoll_tensor::{DType, Device, Result, Tensor, no_grad};
+use serde_json::Value;
 
 use super::error::TrainError;
 use super::fitted::{EpochMetrics, Fitted, Progress};
 use super::metrics::Means;
-use super::parts::{backward_in_parts, rows_of};
+use super::parts::backward_in_parts;
 use super::saves::{Saves, State};
 use super::{Options, Trainer};
 use crate::CapturedStep;
 use crate::data::DataLoader;
 use crate::memory::Report;
-use crate::nn::Module;
+use crate::nn::{Evaluating, Module, is_training};
 use crate::optim::lr_scheduler::{Better, Curve, Scheduler};
 use crate::optim::{Optimizer, clip_grad_norm_};
 
@@ -62,6 +63,18 @@ impl<'a> Fit<'a> {
             return refused("there are no batches to train on");
         }
         let device = first.device().clone();
+        if options.save_every == Some(0) || options.patience == Some(0) {
+            return refused("`save_every` and `early_stopping` need at least 1");
+        }
+        if options.validation.as_ref().is_some_and(|(batches, _)| batches.is_empty()) {
+            return refused("there are no batches to validate on");
+        }
+        let validates = options.validation.is_some();
+        if let Some((name, _)) = options.monitor.as_ref().filter(|(name, _)| name != LOSS && !validates) {
+            return Err(TrainError::Options(format!(
+                "there is no metric {name:?} to monitor: call `validate`"
+            )));
+        }
         if options.folder.is_none() && (options.resumes || options.save_every.is_some()) {
             return refused("`resume` and `save_every` need a folder: call `save_to`");
         }
@@ -70,14 +83,16 @@ impl<'a> Fit<'a> {
                 "this device computes no values, so there is nothing to save: leave `save_to` out",
             );
         }
+        let saves =
+            options.folder.as_deref().map(|folder| Saves::open(folder, options.resumes)).transpose()?;
+        // From here on, the device, the optimizer and the model change.
         if let Some(limit) = options.memory_limit {
             device.set_memory_limit(limit);
         }
+        device.reset_peak_memory_stats();
         let each_step = options.each_step.take().map(|curve| Scheduler::new(curve, optimizer)).transpose()?;
         let each_epoch =
             options.each_epoch.take().map(|curve| Scheduler::new(curve, optimizer)).transpose()?;
-        let saves =
-            options.folder.as_deref().map(|folder| Saves::open(folder, options.resumes)).transpose()?;
         let loaded = saves.as_ref().map(|saves| saves.load(model, optimizer, &device)).transpose()?.flatten();
         let now = Instant::now();
         let mut fit = Fit {
@@ -90,14 +105,29 @@ impl<'a> Fit<'a> {
             each_step,
             each_epoch,
             saves,
-            state: loaded.unwrap_or_default(),
+            state: State::default(),
             samples: 0,
             start: now,
             shown: now,
         };
-        let schedulers = fit.each_step.iter_mut().chain(&mut fit.each_epoch);
-        for (scheduler, state) in schedulers.zip(&fit.state.schedulers) {
-            scheduler.load_state_dict(state)?;
+        if let Some(state) = loaded {
+            for (scheduler, state) in
+                [&mut fit.each_step, &mut fit.each_epoch].into_iter().zip(&state.schedulers)
+            {
+                match scheduler {
+                    Some(scheduler) if !state.is_null() => scheduler.load_state_dict(state)?,
+                    None if state.is_null() => {}
+                    _ => {
+                        return refused(
+                            "the checkpoint was saved with other schedulers: give the same ones to resume",
+                        );
+                    }
+                }
+            }
+            fit.state = state;
+        }
+        if !is_training(fit.model) {
+            fit.model.train();
         }
         Ok(fit)
     }
@@ -108,13 +138,14 @@ impl<'a> Fit<'a> {
         mut loss: impl FnMut(&[Tensor]) -> Result<Tensor>,
     ) -> std::result::Result<Fitted, TrainError> {
         self.optimizer.zero_grad();
-        while (self.state.epochs.len() as u64) < self.options.epochs && !self.state.stopped_early {
+        while (self.state.epochs.len() as u64) < self.options.epochs && !self.is_over() {
             let start = Instant::now();
             let mut metrics = self.train(batches, &mut loss)?;
             metrics.extend(self.validate()?);
             self.end_of_epoch(metrics, start)?;
         }
-        let State { steps, epochs, stopped_early, .. } = self.state;
+        let stopped_early = (self.state.epochs.len() as u64) < self.options.epochs;
+        let State { steps, epochs, .. } = self.state;
         Ok(Fitted {
             epochs,
             steps,
@@ -130,7 +161,6 @@ impl<'a> Fit<'a> {
         batches: &DataLoader,
         loss: &mut impl FnMut(&[Tensor]) -> Result<Tensor>,
     ) -> std::result::Result<Vec<(String, f64)>, TrainError> {
-        self.model.train();
         let mut epoch = match &self.state.loader {
             Some(state) => batches.resume(state)?,
             None => batches.epoch(self.state.epochs.len() as u64),
@@ -139,7 +169,7 @@ impl<'a> Fit<'a> {
         while let Some(batch) = epoch.next() {
             let batch = batch?;
             let tensors = batch.to_device(&self.device)?;
-            let samples = rows_of(&tensors)?;
+            let samples = batch.samples;
             batches.recycle(batch);
             self.device.mark_step(self.state.steps);
             let loss = self.step(&tensors, loss)?;
@@ -166,8 +196,9 @@ impl<'a> Fit<'a> {
 
     /// Adds losses to those of this epoch.
     fn count(&mut self, losses: &Means) -> Result<()> {
-        self.state.loss_sum += losses.sum(LOSS)?;
-        self.state.samples += losses.samples();
+        let (sum, samples) = losses.sum(LOSS)?;
+        self.state.loss_sum += sum;
+        self.state.samples += samples;
         Ok(())
     }
 
@@ -211,11 +242,7 @@ impl<'a> Fit<'a> {
             epochs: self.options.epochs,
             step,
             steps,
-            loss: self
-                .device
-                .has_values()
-                .then(|| loss.detach().to_dtype(plimsoll_tensor::DType::F64)?.item())
-                .transpose()?,
+            loss: self.device.has_values().then(|| loss.detach().to_dtype(DType::F64)?.item()).transpose()?,
             samples_per_second: self.samples as f64 / self.start.elapsed().as_secs_f64(),
             allocated_bytes: self.device.memory_allocated(),
             peak_reserved_bytes: self.device.max_memory_reserved(),
@@ -226,23 +253,28 @@ impl<'a> Fit<'a> {
     /// The metrics of the validation, if there is one and the device has values.
     fn validate(&mut self) -> std::result::Result<Vec<(String, f64)>, TrainError> {
         let Some((batches, evaluate)) = &mut self.options.validation else { return Ok(Vec::new()) };
-        self.model.eval();
+        let _evaluating = Evaluating::new(self.model);
         let mut means = Means::default();
         for batch in batches.epoch(0) {
             let batch = batch?;
             let tensors = batch.to_device(&self.device)?;
-            let samples = rows_of(&tensors)?;
-            means.add(&no_grad(|| evaluate(&tensors))?, samples)?;
+            means.add(&no_grad(|| evaluate(&tensors))?, batch.samples)?;
             batches.recycle(batch);
         }
-        self.model.train();
         if !self.device.has_values() {
             return Ok(Vec::new());
         }
         Ok(means.means()?.into_iter().map(|(name, value)| (format!("val_{name}"), value)).collect())
     }
 
-    /// Records an epoch, saves, and decides whether it was the last.
+    /// Whether the best epoch is too long ago.
+    fn is_over(&self) -> bool {
+        let last = self.state.epochs.iter().rev();
+        let since_best = last.take_while(|epoch| !epoch.is_best).count() as u64;
+        self.device.has_values() && self.options.patience.is_some_and(|patience| since_best >= patience)
+    }
+
+    /// Records an epoch, and saves.
     fn end_of_epoch(
         &mut self,
         metrics: Vec<(String, f64)>,
@@ -250,27 +282,23 @@ impl<'a> Fit<'a> {
     ) -> std::result::Result<(), TrainError> {
         let epoch = self.state.epochs.len() as u64 + 1;
         let mut ended = EpochMetrics { epoch, metrics, is_best: false, elapsed: start.elapsed() };
-        ended.is_best = self.is_best(&ended)?;
+        let is_best = self.is_best(&ended);
+        ended.is_best = *is_best.as_ref().unwrap_or(&false);
         if let Some(scheduler) = &mut self.each_epoch {
             scheduler.step(self.optimizer)?;
         }
-        let is_best = ended.is_best;
+        self.state.epochs.push(ended.clone());
+        (self.state.loader, self.state.loss_sum, self.state.samples) = (None, 0.0, 0.0);
+        match &self.saves {
+            Some(saves) if ended.is_best => saves.save_best(self.model)?,
+            _ => {}
+        }
+        self.save()?;
         if let Some(on_epoch) = &mut self.options.on_epoch {
             on_epoch(&ended);
         }
-        self.state.epochs.push(ended);
-        let last_best = self.state.epochs.iter().rev().find(|epoch| epoch.is_best).map(|best| best.epoch);
-        let has_metrics = self.device.has_values();
-        self.state.stopped_early = self
-            .options
-            .patience
-            .is_some_and(|patience| has_metrics && epoch - last_best.unwrap_or(0) >= patience.max(1));
-        (self.state.loader, self.state.loss_sum, self.state.samples) = (None, 0.0, 0.0);
-        match &self.saves {
-            Some(saves) if is_best => saves.save_best(self.model)?,
-            _ => {}
-        }
-        self.save()
+        // A metric that does not exist loses no epoch.
+        is_best.map(drop)
     }
 
     /// Whether an epoch is better than all before it.
@@ -300,8 +328,9 @@ impl<'a> Fit<'a> {
 
     fn save(&mut self) -> std::result::Result<(), TrainError> {
         let Some(saves) = &self.saves else { return Ok(()) };
-        let schedulers = self.each_step.iter().chain(&self.each_epoch);
-        self.state.schedulers = schedulers.map(Scheduler::state_dict).collect();
+        let state =
+            |scheduler: &Option<Scheduler<_>>| scheduler.as_ref().map_or(Value::Null, Scheduler::state_dict);
+        self.state.schedulers = [state(&self.each_step), state(&self.each_epoch)];
         Ok(saves.save(self.model, self.optimizer, &self.device, &self.state)?)
     }
 }

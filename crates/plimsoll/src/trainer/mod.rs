@@ -32,6 +32,9 @@ use crate::optim::lr_scheduler::{Better, Curve};
 /// Trains a model for some epochs, with validation, checkpoints, early stopping and a memory limit, and accounts for the memory
 /// at the end. The model computes on the device of its parameters. One process trains; for several ranks, write the loop yourself.
 ///
+/// Layers keep their modes: one that the program has set to evaluation, such as a frozen batch normalization, stays so. Only if all
+/// layers evaluate are they set to training. The device's peaks are reset at the beginning.
+///
 /// The trainer prints nothing. [`Trainer::on_progress`] and [`Trainer::on_epoch`] get what it would have to say, which can be
 /// printed as it is.
 ///
@@ -165,6 +168,7 @@ impl<'a> Trainer<'a> {
 
     /// After each epoch, computes metrics over these batches, with the model in evaluation mode and without gradients. `evaluate`
     /// returns scalars by name, each a mean over the batch's samples; their means over all samples are called `val_` and the name.
+    /// A metric that only some batches have is a mean over the samples of those.
     #[must_use]
     pub fn validate(
         mut self,
@@ -220,7 +224,8 @@ impl<'a> Trainer<'a> {
     }
 
     /// Continues, bit for bit, from the checkpoint in the folder of [`Trainer::save_to`], if there is one. Without this call, a
-    /// folder that has a checkpoint is an error.
+    /// folder that has a checkpoint is an error. The options must be the same, except for the number of epochs and the patience.
+    /// Random numbers of other devices than the model's are not part of a checkpoint.
     #[must_use]
     pub fn resume(mut self) -> Trainer<'a> {
         self.options.resumes = true;
@@ -234,7 +239,7 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Calls `show` after each epoch.
+    /// Calls `show` after each epoch, when it has been saved.
     #[must_use]
     pub fn on_epoch(mut self, show: impl FnMut(&EpochMetrics) + 'a) -> Trainer<'a> {
         self.options.on_epoch = Some(Box::new(show));

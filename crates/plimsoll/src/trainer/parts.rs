@@ -55,7 +55,7 @@ pub fn backward_in_parts(
 ///
 /// # Errors
 /// A batch without tensors; a tensor without dimensions; tensors of different numbers of rows.
-pub(super) fn rows_of(batch: &[Tensor]) -> Result<usize> {
+fn rows_of(batch: &[Tensor]) -> Result<usize> {
     let mut rows = batch.iter().map(|tensor| tensor.shape().first().copied());
     let Some(Some(first)) = rows.next() else {
         return Err(refused("the batch has no tensor with a row for each sample"));

@@ -39,10 +39,8 @@ pub(super) struct State {
     /// The sum of that epoch's losses, each multiplied by its samples, and their number.
     pub(super) loss_sum: f64,
     pub(super) samples: f64,
-    /// Whether no epoch was better for too long.
-    pub(super) stopped_early: bool,
-    /// The positions of the schedulers.
-    pub(super) schedulers: Vec<Value>,
+    /// The positions of the schedulers that advance after each step and after each epoch; null without one.
+    pub(super) schedulers: [Value; 2],
 }
 
 impl Saves {
@@ -51,11 +49,19 @@ impl Saves {
         let failed = |source| SerializeError::Io { path: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(failed)?;
         let lock = FolderLock::of(folder)?;
-        if !resumes && let Some(there) = [CHECKPOINT, BEST].iter().find(|file| folder.join(file).exists()) {
-            return Err(TrainError::Options(format!(
-                "{} already has {there}: call `resume` to continue that training, or save to another folder",
+        let has = |file: &str| folder.join(file).try_exists().map_err(failed);
+        let (has_checkpoint, has_best) = (has(CHECKPOINT)?, has(BEST)?);
+        let refused = |file: &str, what: &str| {
+            Err(TrainError::Options(format!(
+                "{} already has {file}{what}, or save to another folder",
                 folder.display()
-            )));
+            )))
+        };
+        if has_checkpoint && !resumes {
+            return refused(CHECKPOINT, ": call `resume` to continue that training");
+        }
+        if has_best && !has_checkpoint {
+            return refused(BEST, ", but no checkpoint to resume from: move it away");
         }
         Ok(Saves { folder: folder.to_owned(), _lock: lock })
     }
@@ -68,16 +74,21 @@ impl Saves {
         device: &Device,
     ) -> Result<Option<State>, TrainError> {
         let path = self.folder.join(CHECKPOINT);
-        if !path.exists() {
+        if !path.try_exists().map_err(|source| SerializeError::Io { path: path.clone(), source })? {
             return Ok(None);
         }
         let saved = Checkpoint::open(&path)?;
-        let state = saved.get(VALUE).and_then(State::of_json).ok_or_else(|| SerializeError::Format {
-            path,
-            message: "a checkpoint, but not of a `Trainer`: save to another folder".to_owned(),
+        let value = saved.get(VALUE);
+        let state = value.and_then(State::of_json).ok_or_else(|| {
+            let what = if value.is_some() { "of another version of `Trainer`" } else { "not of a `Trainer`" };
+            SerializeError::Format {
+                path,
+                message: format!("a checkpoint, but {what}: save to another folder"),
+            }
         })?;
-        saved.load_model(model)?;
+        // Each loads all or nothing. A checkpoint of another model fails at the first.
         saved.load_optimizer(optimizer)?;
+        saved.load_model(model)?;
         saved.load_generator(GENERATOR, device)?;
         Ok(Some(state))
     }
@@ -109,7 +120,6 @@ impl State {
             "loader": self.loader,
             "loss_sum_bits": self.loss_sum.to_bits(),
             "samples": self.samples,
-            "stopped_early": self.stopped_early,
             "schedulers": self.schedulers,
         })
     }
@@ -121,8 +131,7 @@ impl State {
             loader: serde_json::from_value(value["loader"].clone()).ok()?,
             loss_sum: f64::from_bits(value["loss_sum_bits"].as_u64()?),
             samples: value["samples"].as_f64()?,
-            stopped_early: value["stopped_early"].as_bool()?,
-            schedulers: value["schedulers"].as_array()?.clone(),
+            schedulers: serde_json::from_value(value["schedulers"].clone()).ok()?,
         })
     }
 }

@@ -289,6 +289,7 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
 /// # Errors
 /// Incompatible shapes or dtypes; parameters with gaps, or state in another memory order; shared memory; a step number of 0.
 /// After an error, nothing has changed.
+#[track_caller]
 pub fn optimizer_step(rule: &Rule, slots: &[Slot<'_>]) -> Result<()> {
     step(rule, slots, &[], &[])
 }
@@ -301,6 +302,7 @@ pub fn optimizer_step(rule: &Rule, slots: &[Slot<'_>]) -> Result<()> {
 /// # Errors
 /// The errors of [`optimizer_step`]; not exactly one seed per slot; a parameter of another type; a rule that needs the complete
 /// parameter.
+#[track_caller]
 pub fn optimizer_step_stochastic(rule: &Rule, slots: &[Slot<'_>], seeds: &[u64]) -> Result<()> {
     if seeds.len() != slots.len() {
         let message = format!("{} seeds for {} parameters: needs one for each", seeds.len(), slots.len());

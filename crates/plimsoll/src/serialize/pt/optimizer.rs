@@ -44,8 +44,16 @@ impl PtFile {
                     }
                 }
                 ["state", number, "step"] => {
-                    if let Ok(number) = number.parse() {
-                        state.state.entry(number).or_default().step = value.as_u64();
+                    if let Ok(number) = number.parse::<usize>() {
+                        let whole = |step: &f64| step.fract() == 0.0 && (0.0..9e15).contains(step);
+                        let step =
+                            value.as_u64().or_else(|| value.as_f64().filter(whole).map(|step| step as u64));
+                        let step = step.ok_or_else(|| {
+                            let message =
+                                format!("the step of parameter {number} is {value}, not a whole number");
+                            SerializeError::format(&self.path, message)
+                        })?;
+                        state.state.entry(number).or_default().step = Some(step);
                     }
                 }
                 _ => {}
