@@ -31,8 +31,8 @@ impl<O: Algorithm> ParamGroup<O> {
 
     /// The seed of the parameter at this place.
     fn seed_of(&self, seed: u64, at: usize) -> u64 {
-        let name = self.parameters[at].label().to_string();
-        let earlier = self.parameters[..at].iter().filter(|other| other.label().to_string() == name).count();
+        let name = self.parameters[at].label();
+        let earlier = self.parameters[..at].iter().filter(|other| other.label() == name).count();
         parameter_seed(seed.wrapping_add(earlier as u64), &name)
     }
 
