@@ -36,7 +36,9 @@ pub(crate) fn step(
     rounds: bool,
     options: &Options<'_>,
 ) -> Result<()> {
-    let all = slots(call, forms, rounds);
+    let mut all = slots(call, forms, rounds);
+    // Weights and small biases alternate in a model: two launches, not one for each parameter.
+    all.sort_by_key(|slot| slot.state.len() > 2);
     let mut rest = &all[..];
     while let [first, ..] = rest {
         let alike = rest.iter().take_while(|slot| kind(slot) == kind(first)).count().min(MOST);
