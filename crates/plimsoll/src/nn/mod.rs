@@ -74,7 +74,7 @@ pub use member::{IsMember, Layer, Member, MemberMut, Members, MembersMut};
 #[doc(hidden)]
 pub use member::{Replacement, field_name};
 pub use mode::Mode;
-pub(crate) use modes::{Evaluating, is_training};
+pub(crate) use modes::Evaluating;
 pub use module::Module;
 pub(crate) use module::replace;
 pub use module_hooks::{ModuleHookHandle, ModuleHooks};

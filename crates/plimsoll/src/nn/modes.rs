@@ -21,12 +21,6 @@ impl Drop for Evaluating {
     }
 }
 
-/// Whether some layer of a module trains, or it has no layers with modes.
-pub(crate) fn is_training(module: &dyn Module) -> bool {
-    let modes = modes(module);
-    modes.is_empty() || modes.iter().any(|mode| mode.is_training())
-}
-
 fn modes(module: &dyn Module) -> Vec<&Mode> {
     let mut modes = Vec::new();
     walk(module, &mut |_, member| {

@@ -14,7 +14,7 @@ use super::{Options, Trainer};
 use crate::CapturedStep;
 use crate::data::DataLoader;
 use crate::memory::Report;
-use crate::nn::{Evaluating, Module, is_training};
+use crate::nn::{Evaluating, Module};
 use crate::optim::lr_scheduler::{Better, Curve, Scheduler};
 use crate::optim::{Optimizer, clip_grad_norm_};
 
@@ -125,9 +125,6 @@ impl<'a> Fit<'a> {
                 }
             }
             fit.state = state;
-        }
-        if !is_training(fit.model) {
-            fit.model.train();
         }
         Ok(fit)
     }

@@ -32,8 +32,8 @@ use crate::optim::lr_scheduler::{Better, Curve};
 /// Trains a model for some epochs, with validation, checkpoints, early stopping and a memory limit, and accounts for the memory
 /// at the end. The model computes on the device of its parameters. One process trains; for several ranks, write the loop yourself.
 ///
-/// Layers keep their modes: one that the program has set to evaluation, such as a frozen batch normalization, stays so. Only if all
-/// layers evaluate are they set to training. The device's peaks are reset at the beginning.
+/// Layers keep their modes: one that the program has set to evaluation, such as a frozen batch normalization, stays so. New layers
+/// train; call [`train`](Module::train) first if the model has been evaluated. The device's peaks are reset at the beginning.
 ///
 /// The trainer prints nothing. [`Trainer::on_progress`] and [`Trainer::on_epoch`] get what it would have to say, which can be
 /// printed as it is.
