@@ -9,8 +9,13 @@ pub(crate) struct Evaluating(Vec<(Mode, bool)>);
 
 impl Evaluating {
     pub(crate) fn new(module: &dyn Module) -> Evaluating {
-        let before = modes(module).into_iter().map(|mode| (mode.clone(), mode.is_training())).collect();
-        module.eval();
+        let mut before = Vec::new();
+        walk(module, &mut |_, member| {
+            if let Member::Mode(mode) = member {
+                before.push((mode.clone(), mode.is_training()));
+                mode.set_training(false);
+            }
+        });
         Evaluating(before)
     }
 }
@@ -19,14 +24,4 @@ impl Drop for Evaluating {
     fn drop(&mut self) {
         self.0.iter().for_each(|(mode, training)| mode.set_training(*training));
     }
-}
-
-fn modes(module: &dyn Module) -> Vec<&Mode> {
-    let mut modes = Vec::new();
-    walk(module, &mut |_, member| {
-        if let Member::Mode(mode) = member {
-            modes.push(mode);
-        }
-    });
-    modes
 }

@@ -16,7 +16,7 @@ pub enum TrainError {
     /// A checkpoint could not be saved or loaded.
     #[error(transparent)]
     Checkpoint(Box<SerializeError>),
-    /// The trainer cannot do what it was told to do.
+    /// The options contradict each other, the model or the data.
     #[error("{0}")]
     Options(String),
 }

@@ -83,19 +83,36 @@ impl<'a> Fit<'a> {
                 "this device computes no values, so there is nothing to save: leave `save_to` out",
             );
         }
-        let saves =
+        let opened =
             options.folder.as_deref().map(|folder| Saves::open(folder, options.resumes)).transpose()?;
+        let (saves, saved) = opened.map_or((None, None), |(saves, saved)| (Some(saves), saved));
+        let curves = [&options.each_step, &options.each_epoch];
+        if let Some(saved) = &saved
+            && curves
+                .iter()
+                .zip(&saved.state.schedulers)
+                .any(|(curve, state)| curve.is_some() == state.is_null())
+        {
+            return refused("the checkpoint was saved with other schedulers: give the same ones to resume");
+        }
         // From here on, the device, the optimizer and the model change.
         if let Some(limit) = options.memory_limit {
             device.set_memory_limit(limit);
         }
         device.reset_peak_memory_stats();
-        let each_step = options.each_step.take().map(|curve| Scheduler::new(curve, optimizer)).transpose()?;
-        let each_epoch =
+        let mut each_step =
+            options.each_step.take().map(|curve| Scheduler::new(curve, optimizer)).transpose()?;
+        let mut each_epoch =
             options.each_epoch.take().map(|curve| Scheduler::new(curve, optimizer)).transpose()?;
-        let loaded = saves.as_ref().map(|saves| saves.load(model, optimizer, &device)).transpose()?.flatten();
+        if let Some(saved) = &saved {
+            saved.load(model, optimizer, &device)?;
+            let schedulers = [&mut each_step, &mut each_epoch].into_iter().zip(&saved.state.schedulers);
+            for (scheduler, state) in schedulers {
+                scheduler.as_mut().map_or(Ok(()), |scheduler| scheduler.load_state_dict(state))?;
+            }
+        }
         let now = Instant::now();
-        let mut fit = Fit {
+        Ok(Fit {
             captured: options.captures.then(|| CapturedStep::new(&device)),
             model,
             optimizer,
@@ -105,28 +122,11 @@ impl<'a> Fit<'a> {
             each_step,
             each_epoch,
             saves,
-            state: State::default(),
+            state: saved.map(|saved| saved.state).unwrap_or_default(),
             samples: 0,
             start: now,
             shown: now,
-        };
-        if let Some(state) = loaded {
-            for (scheduler, state) in
-                [&mut fit.each_step, &mut fit.each_epoch].into_iter().zip(&state.schedulers)
-            {
-                match scheduler {
-                    Some(scheduler) if !state.is_null() => scheduler.load_state_dict(state)?,
-                    None if state.is_null() => {}
-                    _ => {
-                        return refused(
-                            "the checkpoint was saved with other schedulers: give the same ones to resume",
-                        );
-                    }
-                }
-            }
-            fit.state = state;
-        }
-        Ok(fit)
+        })
     }
 
     pub(super) fn run(
@@ -286,9 +286,8 @@ impl<'a> Fit<'a> {
         }
         self.state.epochs.push(ended.clone());
         (self.state.loader, self.state.loss_sum, self.state.samples) = (None, 0.0, 0.0);
-        match &self.saves {
-            Some(saves) if ended.is_best => saves.save_best(self.model)?,
-            _ => {}
+        if let Some(saves) = self.saves.as_ref().filter(|_| ended.is_best) {
+            saves.save_best(self.model)?;
         }
         self.save()?;
         if let Some(on_epoch) = &mut self.options.on_epoch {

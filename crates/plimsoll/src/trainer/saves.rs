@@ -21,10 +21,16 @@ const GENERATOR: &str = "device";
 /// The name of everything else in a checkpoint.
 const VALUE: &str = "trainer";
 
-/// A folder with the checkpoint of a training. No other process saves there meanwhile.
+/// A folder with the checkpoint of a training. While this exists, no other process saves there.
 pub(super) struct Saves {
     folder: PathBuf,
     _lock: FolderLock,
+}
+
+/// A checkpoint to resume from.
+pub(super) struct Saved {
+    checkpoint: Checkpoint,
+    pub(super) state: State,
 }
 
 /// How far a training is, besides tensors.
@@ -44,8 +50,8 @@ pub(super) struct State {
 }
 
 impl Saves {
-    /// Opens a folder, which is made if it does not exist. With a checkpoint in it, the training must resume.
-    pub(super) fn open(folder: &Path, resumes: bool) -> Result<Saves, TrainError> {
+    /// Opens a folder, which is made if it does not exist, and the checkpoint in it. If there is one, the training must resume.
+    pub(super) fn open(folder: &Path, resumes: bool) -> Result<(Saves, Option<Saved>), TrainError> {
         let failed = |source| SerializeError::Io { path: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(failed)?;
         let lock = FolderLock::of(folder)?;
@@ -63,34 +69,8 @@ impl Saves {
         if has_best && !has_checkpoint {
             return refused(BEST, ", but no checkpoint to resume from: move it away");
         }
-        Ok(Saves { folder: folder.to_owned(), _lock: lock })
-    }
-
-    /// Loads the checkpoint, if there is one.
-    pub(super) fn load(
-        &self,
-        model: &dyn Module,
-        optimizer: &mut dyn Optimizer,
-        device: &Device,
-    ) -> Result<Option<State>, TrainError> {
-        let path = self.folder.join(CHECKPOINT);
-        if !path.try_exists().map_err(|source| SerializeError::Io { path: path.clone(), source })? {
-            return Ok(None);
-        }
-        let saved = Checkpoint::open(&path)?;
-        let value = saved.get(VALUE);
-        let state = value.and_then(State::of_json).ok_or_else(|| {
-            let what = if value.is_some() { "of another version of `Trainer`" } else { "not of a `Trainer`" };
-            SerializeError::Format {
-                path,
-                message: format!("a checkpoint, but {what}: save to another folder"),
-            }
-        })?;
-        // Each loads all or nothing. A checkpoint of another model fails at the first.
-        saved.load_optimizer(optimizer)?;
-        saved.load_model(model)?;
-        saved.load_generator(GENERATOR, device)?;
-        Ok(Some(state))
+        let saved = has_checkpoint.then(|| Saved::open(folder.join(CHECKPOINT))).transpose()?;
+        Ok((Saves { folder: folder.to_owned(), _lock: lock }, saved))
     }
 
     /// Replaces the checkpoint.
@@ -108,6 +88,34 @@ impl Saves {
     /// Replaces the best model.
     pub(super) fn save_best(&self, model: &dyn Module) -> Result<(), SerializeError> {
         serialize::save(&model.state_dict(), self.folder.join(BEST))
+    }
+}
+
+impl Saved {
+    fn open(path: PathBuf) -> Result<Saved, SerializeError> {
+        let checkpoint = Checkpoint::open(&path)?;
+        let value = checkpoint.get(VALUE);
+        let state = value.and_then(State::of_json).ok_or_else(|| {
+            let what = if value.is_some() { "of another version of `Trainer`" } else { "not of a `Trainer`" };
+            SerializeError::Format {
+                path,
+                message: format!("a checkpoint, but {what}: save to another folder"),
+            }
+        })?;
+        Ok(Saved { checkpoint, state })
+    }
+
+    /// Loads the tensors and the generator.
+    pub(super) fn load(
+        &self,
+        model: &dyn Module,
+        optimizer: &mut dyn Optimizer,
+        device: &Device,
+    ) -> Result<(), SerializeError> {
+        // Each loads all or nothing. A checkpoint of another model fails at the first.
+        self.checkpoint.load_optimizer(optimizer)?;
+        self.checkpoint.load_model(model)?;
+        self.checkpoint.load_generator(GENERATOR, device)
     }
 }
 
