@@ -6,6 +6,7 @@ use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
 
 use super::algorithm::{Algorithm, StateTensor};
 use super::numbers::{Numbers, ParameterStep};
+use super::rounding::Rounding;
 
 /// Parameters that share options.
 #[derive(Debug)]
@@ -16,8 +17,8 @@ pub struct ParamGroup<O> {
     pub(super) states: Vec<State>,
     /// Whether 16-bit parameters have 32-bit master copies.
     pub(super) master_weights: bool,
-    /// The seed with which 16-bit parameters are rounded stochastically.
-    pub(super) rounding_seed: Option<u64>,
+    /// Set if `bfloat16` parameters are rounded stochastically.
+    pub(super) rounding: Option<Rounding>,
     pub(super) initial_lr: Option<f64>,
     /// What the updates of an algorithm without a kernel read.
     pub(super) numbers: Numbers,
@@ -60,7 +61,7 @@ impl<O: Algorithm> ParamGroup<O> {
             parameters,
             states,
             master_weights: false,
-            rounding_seed: None,
+            rounding: None,
             initial_lr: None,
             numbers: Numbers::default(),
         }
@@ -79,7 +80,7 @@ impl<O: Algorithm> ParamGroup<O> {
 
     /// The number of a parameter's next step in a replayed graph.
     pub(super) fn next_replayed(&self, at: usize) -> u64 {
-        self.states[at].next_step::<O>(false, self.rounding_seed.is_some())
+        self.states[at].next_step::<O>(false, self.rounding.is_some())
     }
 
     /// The parameters of the group.
@@ -123,7 +124,7 @@ impl<O: Algorithm> ParamGroup<O> {
             let master = wanted.iter().find(is_master).and_then(|wanted| find(wanted.name));
             let kept = wanted.iter().filter(|wanted| !is_master(wanted));
             let state_tensors = kept.filter_map(|wanted| find(wanted.name)).collect();
-            let step = state.next_step::<O>(is_new, self.rounding_seed.is_some());
+            let step = state.next_step::<O>(is_new, self.rounding.is_some());
             work.push(ParameterStep { at, grad, state: state_tensors, master, step });
         }
         // The state of a parameter is stored after its step, because the next step must not find state that a failed one did not
@@ -163,8 +164,8 @@ impl<O: Algorithm> ParamGroup<O> {
             let rounded: Vec<&Tensor> = masters.iter().map(|work| &self.parameters[work.at]).collect();
             let slots: Vec<Slot<'_>> = masters.iter().map(|work| work.slot(&self.parameters)).collect();
             optimizer_step_rounded(rule, &slots, &rounded)?;
-            if let Some(seed) = self.rounding_seed {
-                self.step_randomly(rule, seed, &direct)?;
+            if let Some(rounding) = &self.rounding {
+                rounding.step(rule, &self.parameters, &direct)?;
                 continue;
             }
             // Rules that work on a complete matrix compute in 32 bits: 16-bit types are converted for them, one parameter at a

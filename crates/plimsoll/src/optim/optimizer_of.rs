@@ -7,6 +7,7 @@ use plimsoll_tensor::{Error, Graph, Result, Tensor};
 
 use super::algorithm::Algorithm;
 use super::groups::{Fresh, ParamGroup};
+use super::rounding::Rounding;
 use super::state_dict::{self, OptimizerState};
 use super::{Optimizer, replay};
 use crate::nn::{check_current, check_listed, check_whole};
@@ -96,7 +97,9 @@ impl<O: Algorithm> OptimizerOf<O> {
     /// Adafactor, and those made of operations on tensors). Of sharded parameters, the bits depend on the number of ranks.
     #[must_use]
     pub fn with_stochastic_rounding(mut self, seed: u64) -> OptimizerOf<O> {
-        self.param_groups.iter_mut().for_each(|group| group.rounding_seed = Some(seed));
+        for group in &mut self.param_groups {
+            group.rounding = Some(Rounding::new(seed, &group.parameters));
+        }
         self
     }
 
@@ -111,8 +114,9 @@ impl<O: Algorithm> OptimizerOf<O> {
             return Err(Error::Argument { op: O::NAME, message });
         }
         let master_weights = self.param_groups.iter().any(|group| group.master_weights);
-        let rounding_seed = self.param_groups.iter().find_map(|group| group.rounding_seed);
-        let group = ParamGroup { master_weights, rounding_seed, ..ParamGroup::new(parameters, options) };
+        let rounding = self.param_groups.iter().find_map(|group| group.rounding.as_ref());
+        let rounding = rounding.map(|rounding| Rounding::new(rounding.seed, &parameters));
+        let group = ParamGroup { master_weights, rounding, ..ParamGroup::new(parameters, options) };
         self.param_groups.push(group);
         Ok(())
     }
@@ -150,7 +154,9 @@ impl<O: Algorithm> Optimizer for OptimizerOf<O> {
         self.check_parameters()?;
         for group in &self.param_groups {
             group.options.check()?;
-            group.check_rounding()?;
+            if group.rounding.is_some() {
+                Rounding::check(&group.options, &group.parameters, group.master_weights)?;
+            }
             let is_whole = O::WHOLE || group.options.rule().is_some_and(|rule| rule.is_whole());
             if is_whole {
                 check_whole(O::NAME, group.parameters.iter())?;
