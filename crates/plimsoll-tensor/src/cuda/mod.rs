@@ -225,8 +225,8 @@ pub(crate) fn threads_for(cols: usize) -> u32 {
     u32::try_from(cols.clamp(32, 512).next_power_of_two()).unwrap_or(512)
 }
 
-/// The number of blocks of `block` threads for this many elements, with `each` elements per thread. It is limited to
-/// what keeps a device busy, because kernels loop over the grid.
+/// The number of blocks of `block` threads for this many elements, with `each` elements per thread. A million
+/// blocks are enough for any device, because kernels loop over the grid.
 pub(crate) fn blocks_for(elements: usize, block: usize, each: usize) -> usize {
     elements.div_ceil(block * each).min(1 << 20)
 }

@@ -17,7 +17,7 @@ typedef u8 Moment;
 __device__ const u32 signed_bits[256] = {SIGNED};
 __device__ const u32 unsigned_bits[256] = {UNSIGNED};
 
-// The code of the nearest fraction. A search ends at an even code, which gets what lies halfway.
+// The code of the nearest fraction. The search ends at an even code. A value halfway between two codes gets that one.
 INLINE int nearest(const float* map, float lower, float x) {
     int pivot = 127, upper_pivot = 255, lower_pivot = 0;
     float upper = 1.0f, value = map[127];
@@ -40,18 +40,14 @@ struct Table { i64 count; i64 first[MOST + 1]; i64 length[MOST]; P* p[MOST]; con
 struct Numbers { float v[8]; u64 stream; };
 
 extern "C" __global__ void __launch_bounds__(256) kernel(const __grid_constant__ Table table, const __grid_constant__ Numbers numbers) {
-    int low = 0, high = (int)table.count - 1;
-    while (low < high) {
-        int middle = (low + high + 1) >> 1;
-        if (table.first[middle] <= (i64)blockIdx.x) low = middle; else high = middle - 1;
-    }
-    i64 begin = ((i64)blockIdx.x - table.first[low]) * CHUNK, end = begin + CHUNK;
-    if (end > table.length[low]) end = table.length[low];
-    P* p = table.p[low];
-    const G* g = table.g[low];
-    Moment* m = table.m[low];
-    Moment* s = table.s[low];
-    R* r = table.r[low];
+    int row = row_of_block(table);
+    i64 begin = ((i64)blockIdx.x - table.first[row]) * CHUNK, end = begin + CHUNK;
+    if (end > table.length[row]) end = table.length[row];
+    P* p = table.p[row];
+    const G* g = table.g[row];
+    Moment* m = table.m[row];
+    Moment* s = table.s[row];
+    R* r = table.r[row];
     (void)r;
     const float* v = numbers.v;
 #if EIGHT
@@ -66,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(const __grid_constant__
         float grad = is_in ? load<float>(g + i) : 0.0f, x = is_in ? load<float>(p + i) : 0.0f;
         float mean = 0.0f, square = 0.0f;
 #if EIGHT
-        float* m_size = table.m_size[low] + at / 256;
-        float* s_size = table.s_size[low] + at / 256;
+        float* m_size = table.m_size[row] + at / 256;
+        float* s_size = table.s_size[row] + at / 256;
         bool is_taken = is_in && fabsf(grad) < INFINITE;
         if (is_taken) {
             mean = map[m[i]] * *m_size;

@@ -1,16 +1,20 @@
 //! AdamW with moments in 8 bits: one step of many parameters in one launch.
 
+use std::sync::OnceLock;
+
 use plimsoll_cuda::Args;
 
 use super::one_by_one::{Stepped, slots};
+use super::table::{Column, room_for, table};
 use super::{StepSlot, halves};
 use crate::cuda::{CudaCall, flag, name};
 use crate::dtype::DType;
 use crate::error::Result;
 
-const TEXT: &str = concat!(include_str!("rounding.cu"), include_str!("adamw_8bit.cu"));
+const TEXT: &str =
+    concat!(include_str!("table.cu"), include_str!("rounding.cu"), include_str!("adamw_8bit.cu"));
 /// Elements per block; the same value as in the kernel text.
-const CHUNK: usize = 4096;
+const CHUNK: u64 = 4096;
 /// The maximum number of parameters per launch: a kernel's arguments can have at most 32,764 bytes.
 const MOST: usize = 384;
 
@@ -39,23 +43,26 @@ pub(crate) fn step(
     let mut all = slots(call, forms, rounds);
     // Weights and small biases alternate in a model: two launches, not one for each parameter.
     all.sort_by_key(|slot| slot.state.len() > 2);
-    let mut rest = &all[..];
-    while let [first, ..] = rest {
-        let alike = rest.iter().take_while(|slot| kind(slot) == kind(first)).count().min(MOST);
-        let (now, later) = rest.split_at(alike);
-        launch(call, options, now)?;
-        rest = later;
+    for alike in all.chunk_by(|a, b| kind(a) == kind(b)) {
+        alike.chunks(MOST).try_for_each(|some| launch(call, options, some))?;
     }
     Ok(())
 }
 
-fn launch(call: &mut CudaCall<'_>, options: &Options<'_>, slots: &[Stepped<'_>]) -> Result<()> {
-    let (step, [parameter, grad, rounded], [is_8bit, is_random]) = kind(&slots[0]);
-    let most = [16, 64, 192, MOST].into_iter().find(|&most| most >= slots.len()).unwrap_or(MOST);
-    let bits = |map: &[f32]| {
+/// The bits of both maps as lists of numbers. They are the same in each step.
+fn texts_of(maps: [&'static [f32]; 2]) -> [&'static str; 2] {
+    static TEXTS: OnceLock<[String; 2]> = OnceLock::new();
+    let text = |map: &[f32]| {
         let each: Vec<String> = map.iter().map(|value| format!("{:#x}u", value.to_bits())).collect();
         each.join(",")
     };
+    TEXTS.get_or_init(|| maps.map(text)).each_ref().map(String::as_str)
+}
+
+fn launch(call: &mut CudaCall<'_>, options: &Options<'_>, slots: &[Stepped<'_>]) -> Result<()> {
+    let (step, [parameter, grad, rounded], [is_8bit, is_random]) = kind(&slots[0]);
+    let room = room_for(slots.len(), MOST);
+    let [signed, unsigned] = texts_of(options.maps);
     let source = call
         .source(TEXT)
         .with("P", name(parameter))
@@ -64,19 +71,12 @@ fn launch(call: &mut CudaCall<'_>, options: &Options<'_>, slots: &[Stepped<'_>])
         .with("EIGHT", flag(is_8bit))
         .with("ROUNDS", flag(slots[0].rounded.is_some()))
         .with("RANDOM", flag(is_random))
-        .with("MOST", most.to_string())
-        .with("SIGNED", bits(options.maps[0]))
-        .with("UNSIGNED", bits(options.maps[1]));
-    let mut words = vec![slots.len() as u64];
-    let mut chunks = 0;
-    for slot in slots {
-        words.push(chunks as u64);
-        chunks += slot.parameter.len().div_ceil(CHUNK);
-    }
-    words.resize(1 + most + 1, chunks as u64);
+        .with("MOST", room.to_string())
+        .with("SIGNED", signed)
+        .with("UNSIGNED", unsigned);
     let state = |nth: usize| move |slot: &Stepped<'_>| slot.state(nth);
     let (mean, square, mean_sizes, square_sizes) = (state(0), state(1), state(2), state(3));
-    let columns: [&dyn Fn(&Stepped<'_>) -> u64; 8] = [
+    let columns: [Column<'_, Stepped<'_>>; 8] = [
         &|slot| slot.parameter.len() as u64,
         &|slot| slot.parameter.address,
         &|slot| slot.grad.address,
@@ -86,12 +86,9 @@ fn launch(call: &mut CudaCall<'_>, options: &Options<'_>, slots: &[Stepped<'_>])
         &square_sizes,
         &|slot| slot.seed.or(slot.rounded.map(|rounded| rounded.address)).unwrap_or(0),
     ];
-    for (nth, column) in columns.into_iter().enumerate() {
-        words.extend(slots.iter().map(column));
-        words.resize(2 + most + (nth + 1) * most, 0);
-    }
+    let (words, blocks) = table(slots, room, CHUNK, &columns);
     let [size, eps, keep, beta1, fresh1, beta2, fresh2] = (options.numbers)(step);
     let numbers = halves([size, eps, keep, beta1, fresh1, beta2, fresh2, 0.0]);
     let args = Args::new().words(&words).words(&[numbers[0], numbers[1], numbers[2], numbers[3], 2 * step]);
-    call.launch(source, [chunks, 1, 1], 256, args)
+    call.launch(source, [blocks, 1, 1], 256, args)
 }

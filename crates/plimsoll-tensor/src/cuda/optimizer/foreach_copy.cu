@@ -14,15 +14,11 @@ template <class V> __device__ void copy(char* to, const char* from, i64 begin, i
 }
 
 extern "C" __global__ void __launch_bounds__(256) kernel(const __grid_constant__ Table table) {
-    int low = 0, high = (int)table.count - 1;
-    while (low < high) {
-        int middle = (low + high + 1) >> 1;
-        if (table.first[middle] <= (i64)blockIdx.x) low = middle; else high = middle - 1;
-    }
-    i64 begin = ((i64)blockIdx.x - table.first[low]) * CHUNK, end = begin + CHUNK;
-    if (end > table.bytes[low]) end = table.bytes[low];
-    char* to = table.to[low];
-    const char* from = table.from[low];
+    int row = row_of_block(table);
+    i64 begin = ((i64)blockIdx.x - table.first[row]) * CHUNK, end = begin + CHUNK;
+    if (end > table.bytes[row]) end = table.bytes[row];
+    char* to = table.to[row];
+    const char* from = table.from[row];
     if ((((u64)to | (u64)from | (u64)end) & 15) == 0) copy<Pack<u32, 4>>(to, from, begin, end);
     else copy<T>(to, from, begin, end);
 }

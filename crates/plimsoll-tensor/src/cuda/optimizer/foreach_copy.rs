@@ -2,10 +2,11 @@
 
 use plimsoll_cuda::Args;
 
+use super::table::{Column, room_for, table};
 use crate::cuda::{CudaCall, Placed};
 use crate::error::Result;
 
-const TEXT: &str = include_str!("foreach_copy.cu");
+const TEXT: &str = concat!(include_str!("table.cu"), include_str!("foreach_copy.cu"));
 /// Bytes per block; the same value as in the kernel source.
 const CHUNK: u64 = 16_384;
 /// The maximum number of tensors per launch: a kernel's arguments can have at most 32,764 bytes.
@@ -25,27 +26,16 @@ pub(crate) fn foreach_copy(call: &mut CudaCall<'_>) -> Result<()> {
 }
 
 fn launch(call: &mut CudaCall<'_>, pairs: &[Pair<'_>]) -> Result<()> {
-    let most = [16, 64, 192, MOST].into_iter().find(|&most| most >= pairs.len()).unwrap_or(MOST);
+    let room = room_for(pairs.len(), MOST);
     let element = match pairs[0].0.dtype.size() {
         8 => "u64",
         4 => "u32",
         2 => "u16",
         _ => "u8",
     };
-    let source = call.source(TEXT).with("T", element).with("MOST", most.to_string());
-    let bytes = |to: &Placed<'_>| (to.len() * to.dtype.size()) as u64;
-    let mut words = vec![pairs.len() as u64];
-    let mut chunks = 0;
-    for (to, _) in pairs {
-        words.push(chunks);
-        chunks += bytes(to).div_ceil(CHUNK);
-    }
-    words.resize(most + 2, chunks);
-    let columns: [&dyn Fn(&Pair<'_>) -> u64; 3] =
-        [&|(to, _)| bytes(to), &|(to, _)| to.address, &|(_, from)| from.address];
-    for (nth, column) in columns.into_iter().enumerate() {
-        words.extend(pairs.iter().map(column));
-        words.resize(2 + most + (nth + 1) * most, 0);
-    }
-    call.launch(source, [usize::try_from(chunks).unwrap_or(usize::MAX), 1, 1], 256, Args::new().words(&words))
+    let source = call.source(TEXT).with("T", element).with("MOST", room.to_string());
+    let bytes = |(to, _): &Pair<'_>| (to.len() * to.dtype.size()) as u64;
+    let columns: [Column<'_, Pair<'_>>; 3] = [&bytes, &|(to, _)| to.address, &|(_, from)| from.address];
+    let (words, blocks) = table(pairs, room, CHUNK, &columns);
+    call.launch(source, [blocks, 1, 1], 256, Args::new().words(&words))
 }

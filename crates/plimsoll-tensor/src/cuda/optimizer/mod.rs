@@ -2,6 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `table` | the arguments of kernels that work on many tensors in one launch |
 //! | `step` | the rules that step all parameters at once |
 //! | `adamw_8bit` | AdamW with moments in 8 bits |
 //! | `one_by_one` | the rules that step one parameter at a time |
@@ -13,6 +14,7 @@ pub(crate) mod clip;
 pub(crate) mod foreach_copy;
 pub(crate) mod one_by_one;
 pub(crate) mod step;
+mod table;
 
 /// A parameter of a step.
 #[derive(Clone, Copy, Debug)]

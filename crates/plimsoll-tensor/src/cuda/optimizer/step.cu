@@ -15,18 +15,14 @@ struct Table { i64 count; i64 first[MOST + 1]; i64 length[MOST]; P* p[MOST]; con
 struct Numbers { float v[8]; u64 stream; };
 
 extern "C" __global__ void __launch_bounds__(256) kernel(const __grid_constant__ Table table, const __grid_constant__ Numbers numbers) {
-    int low = 0, high = (int)table.count - 1;
-    while (low < high) {
-        int middle = (low + high + 1) >> 1;
-        if (table.first[middle] <= (i64)blockIdx.x) low = middle; else high = middle - 1;
-    }
-    i64 begin = ((i64)blockIdx.x - table.first[low]) * CHUNK, end = begin + CHUNK;
-    if (end > table.length[low]) end = table.length[low];
-    P* p = table.p[low];
-    const G* g = table.g[low];
-    S* s = table.s[low];
-    S* t = table.t[low];
-    R* r = table.r[low];
+    int row = row_of_block(table);
+    i64 begin = ((i64)blockIdx.x - table.first[row]) * CHUNK, end = begin + CHUNK;
+    if (end > table.length[row]) end = table.length[row];
+    P* p = table.p[row];
+    const G* g = table.g[row];
+    S* s = table.s[row];
+    S* t = table.t[row];
+    R* r = table.r[row];
     (void)s; (void)t; (void)r;
     const float* v = numbers.v;
 #if RANDOM

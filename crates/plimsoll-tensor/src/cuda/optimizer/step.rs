@@ -3,14 +3,15 @@
 use plimsoll_cuda::Args;
 
 use super::one_by_one::{Stepped, slots};
+use super::table::{Column, room_for, table};
 use super::{StepSlot, halves};
 use crate::cuda::{CudaCall, flag, name};
 use crate::dtype::DType;
 use crate::error::Result;
 
-const TEXT: &str = concat!(include_str!("rounding.cu"), include_str!("step.cu"));
+const TEXT: &str = concat!(include_str!("table.cu"), include_str!("rounding.cu"), include_str!("step.cu"));
 /// Elements per block; the same value as in the kernel text.
-const CHUNK: usize = 4096;
+const CHUNK: u64 = 4096;
 /// The maximum number of parameters per launch: a kernel's arguments can have at most 32,764 bytes.
 const MOST: usize = 512;
 
@@ -45,12 +46,8 @@ pub(crate) fn step(
     numbers: impl Fn(u64) -> Option<(StepForm, [f64; 8])>,
 ) -> Result<()> {
     let all = slots(call, forms, rounds);
-    let mut rest = &all[..];
-    while let [first, ..] = rest {
-        let alike = rest.iter().take_while(|slot| kind(slot) == kind(first)).count().min(MOST);
-        let (now, later) = rest.split_at(alike);
-        launch(call, &numbers, now)?;
-        rest = later;
+    for alike in all.chunk_by(|a, b| kind(a) == kind(b)) {
+        alike.chunks(MOST).try_for_each(|some| launch(call, &numbers, some))?;
     }
     Ok(())
 }
@@ -58,7 +55,7 @@ pub(crate) fn step(
 fn launch(call: &mut CudaCall<'_>, numbers: &NumbersAt<'_>, slots: &[Stepped<'_>]) -> Result<()> {
     let Some((form, numbers)) = numbers(slots[0].step) else { return call.missing() };
     let (step, [parameter, grad, state, rounded], is_random) = kind(&slots[0]);
-    let most = [16, 64, 192, MOST].into_iter().find(|&most| most >= slots.len()).unwrap_or(MOST);
+    let room = room_for(slots.len(), MOST);
     let source = call
         .source(TEXT)
         .with("P", name(parameter))
@@ -67,18 +64,11 @@ fn launch(call: &mut CudaCall<'_>, numbers: &NumbersAt<'_>, slots: &[Stepped<'_>
         .with("R", name(rounded))
         .with("ROUNDS", flag(slots[0].rounded.is_some()))
         .with("RANDOM", flag(is_random))
-        .with("MOST", most.to_string())
+        .with("MOST", room.to_string())
         .with("RULE", (form as u8).to_string());
-    let mut words = vec![slots.len() as u64];
-    let mut chunks = 0;
-    for slot in slots {
-        words.push(chunks as u64);
-        chunks += slot.parameter.len().div_ceil(CHUNK);
-    }
-    words.resize(1 + most + 1, chunks as u64);
     let state = |nth: usize| move |slot: &Stepped<'_>| slot.state(nth);
     let (first, second) = (state(0), state(1));
-    let columns: [&dyn Fn(&Stepped<'_>) -> u64; 6] = [
+    let columns: [Column<'_, Stepped<'_>>; 6] = [
         &|slot| slot.parameter.len() as u64,
         &|slot| slot.parameter.address,
         &|slot| slot.grad.address,
@@ -86,11 +76,8 @@ fn launch(call: &mut CudaCall<'_>, numbers: &NumbersAt<'_>, slots: &[Stepped<'_>
         &second,
         &|slot| slot.seed.or(slot.rounded.map(|rounded| rounded.address)).unwrap_or(0),
     ];
-    for (nth, column) in columns.into_iter().enumerate() {
-        words.extend(slots.iter().map(column));
-        words.resize(2 + most + (nth + 1) * most, 0);
-    }
+    let (words, blocks) = table(slots, room, CHUNK, &columns);
     let [a, b, c, d] = halves(numbers);
     let args = Args::new().words(&words).words(&[a, b, c, d, 2 * step]);
-    call.launch(source, [chunks, 1, 1], 256, args)
+    call.launch(source, [blocks, 1, 1], 256, args)
 }
