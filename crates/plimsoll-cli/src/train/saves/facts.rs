@@ -1,7 +1,7 @@
 //! What a checkpoint of `train` has besides tensors: the job ([`Facts`]) and how far it is ([`Progress`]).
 
 use plimsoll::data::LoaderState;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::exit::Failure;
@@ -28,9 +28,17 @@ pub(crate) struct Progress {
     /// The number of this epoch's samples that were trained on.
     pub(crate) samples: u64,
     /// Mean losses of earlier epochs.
+    #[serde(deserialize_with = "not_finite_as_nan")]
     pub(crate) losses: Vec<f64>,
     /// Test results of earlier epochs.
+    #[serde(deserialize_with = "not_finite_as_nan")]
     pub(crate) scores: Vec<f64>,
+}
+
+/// JSON has no NaN and no infinities: they are written as null, and read as NaN.
+fn not_finite_as_nan<'de, D: Deserializer<'de>>(numbers: D) -> Result<Vec<f64>, D::Error> {
+    let numbers: Vec<Option<f64>> = Deserialize::deserialize(numbers)?;
+    Ok(numbers.into_iter().map(|number| number.unwrap_or(f64::NAN)).collect())
 }
 
 impl Facts {
@@ -83,6 +91,15 @@ mod tests {
     fn facts(task: &str, layers: u64, data: u64) -> Facts {
         let options = [("--layers".to_owned(), layers.into())].into_iter().collect();
         Facts { task: task.to_owned(), options, data }
+    }
+
+    #[test]
+    fn a_loss_that_is_not_a_number_is_read_back() {
+        let saved =
+            Progress { losses: vec![0.5, f64::NAN], scores: vec![f64::INFINITY], ..Progress::default() };
+        let text = serde_json::to_string(&saved).unwrap();
+        let read: Progress = serde_json::from_str(&text).unwrap();
+        assert!(read.losses[0] == 0.5 && read.losses[1].is_nan() && read.scores[0].is_nan(), "{text}");
     }
 
     #[test]
