@@ -5,7 +5,7 @@
 //! allocated, so the allocator of every device, including the simulated one, gets the same requests in the same order.
 //! An asynchronous device also implements [`Queues`].
 //!
-//! The steps to a new device, each of which works without the next:
+//! A new device grows in these steps. It works after each of them:
 //!
 //! 1. A [`Driver`] gives segments of memory to the allocator: `DeviceMemory::new(Config::default(), driver)`. The functions of
 //!    `plimsoll_alloc::driver_suite` check it.

@@ -20,7 +20,7 @@ use crate::tensor::Tensor;
 /// - on a device with queues, work that events order across streams is done in that order, and a captured function computes
 ///   in each replay what the function computes.
 ///
-/// Nothing else may use the device meanwhile. The operators' own cases are in [`OPERATORS`](crate::OPERATORS):
+/// Nothing else may use the device at the same time. The operators' own cases are in [`OPERATORS`](crate::OPERATORS):
 ///
 /// ```
 /// use plimsoll_tensor::suite::Case;

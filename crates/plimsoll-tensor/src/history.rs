@@ -98,7 +98,7 @@ fn origins() -> MutexGuard<'static, Origins> {
     ORIGINS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The stack id of a recent request: of which operation, at which places.
+/// A recent request, by its operation and places, and its stack id.
 struct Recent {
     op: Cell<usize>,
     op_len: Cell<usize>,
@@ -114,8 +114,8 @@ impl Recent {
     }
 }
 
-/// The stack id for a memory request by an operation, called by the current line of the program. Recent ones of a thread are cached:
-/// every request comes here.
+/// The stack id for a memory request by an operation, called by the current line of the program. Each thread
+/// caches recent ones, because every request needs one.
 pub(crate) fn stack_of(op: &'static str) -> StackId {
     const PLACES: usize = 256;
     thread_local! {

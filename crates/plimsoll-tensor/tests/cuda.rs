@@ -398,6 +398,7 @@ fn convolutions_of_small_images_run_on_tensor_cores_with_the_memory_of_the_simul
     }
 }
 
+#[needs(nvrtc)]
 #[test]
 fn matrix_products_are_computed_in_tf32_only_where_that_is_allowed() {
     if is_inner("matrix_products_are_computed_in_tf32_only_where_that_is_allowed", &[]) {
@@ -454,6 +455,7 @@ fn settings_that_pytorch_refuses_are_refused() {
     }
 }
 
+#[needs(nvrtc)]
 #[test]
 fn after_a_reset_the_device_works_again_and_handles_from_before_say_so() {
     if !is_inner("after_a_reset_the_device_works_again_and_handles_from_before_say_so", &[]) {

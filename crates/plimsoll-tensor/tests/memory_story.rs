@@ -1,4 +1,5 @@
-//! What a user can find out about memory: events, owners, lines, what keeps memory alive; memory reserved up front; rehearsals.
+//! Questions that users ask about memory: who requested it, on which line, and why it is not freed. Also reserved memory, and
+//! rehearsals.
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};

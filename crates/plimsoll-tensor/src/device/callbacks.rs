@@ -102,7 +102,7 @@ impl Callbacks {
             // A free may happen while a panic unwinds: a second panic would end the process.
             let _ = catch_unwind(AssertUnwindSafe(|| callback(&event)));
         }
-        drop(callbacks); // one that was removed meanwhile may own tensors
+        drop(callbacks); // the last owner of one that was just removed, which may own tensors
         let _ = INSIDE.try_with(|inside| inside.set(false));
     }
 }

@@ -1,6 +1,6 @@
 //! Reports of allocations and frees: [`Device::on_event`].
 //!
-//! Callbacks run after the allocator's call, with no lock held, on the thread that made the request or dropped the last handle.
+//! Callbacks run after a request and before a free, with no lock held, on the thread that made the request or dropped the last handle.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Device {
     #[inline]
     pub(crate) fn allocated(&self, allocation: &Allocation, tag: Tag, op: &'static str) {
         if self.0.callbacks.any() {
-            self.report(MemoryAction::Alloc, Block::of(allocation), tag, op);
+            self.report(MemoryAction::Alloc, allocation, tag, op);
         }
     }
 
@@ -33,41 +33,25 @@ impl Device {
     pub(crate) fn free(&self, allocation: Allocation, tag: Tag) {
         // Before the block is free: another thread could get it, and report that first.
         if self.0.callbacks.any() {
-            self.report(MemoryAction::Free, Block::of(&allocation), tag, "");
+            self.report(MemoryAction::Free, &allocation, tag, "");
         }
         self.memory().free(allocation);
     }
 
     #[cold]
-    fn report(&self, action: MemoryAction, block: Block, tag: Tag, op: &'static str) {
-        let Block { address, bytes, requested_bytes } = block;
-        if bytes == 0 {
+    fn report(&self, action: MemoryAction, allocation: &Allocation, tag: Tag, op: &'static str) {
+        if allocation.bytes() == 0 {
             return; // a request of 0 bytes has no block
         }
         self.0.callbacks.call(|| MemoryEvent {
             action,
-            bytes,
-            requested_bytes,
-            address,
+            bytes: allocation.bytes(),
+            requested_bytes: allocation.requested_bytes(),
+            address: allocation.addr().0,
             category: tag.category,
             label: label::text(tag.label),
             op,
             at: if action == MemoryAction::Alloc { caller::line() } else { None },
         });
-    }
-}
-
-/// The facts of an allocation, which outlive it.
-#[derive(Clone, Copy)]
-struct Block {
-    address: u64,
-    bytes: u64,
-    requested_bytes: u64,
-}
-
-impl Block {
-    fn of(allocation: &Allocation) -> Block {
-        let (bytes, requested_bytes) = (allocation.bytes(), allocation.requested_bytes());
-        Block { address: allocation.addr().0, bytes, requested_bytes }
     }
 }

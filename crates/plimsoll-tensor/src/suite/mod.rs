@@ -428,7 +428,7 @@ fn slopes(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> std::
     Ok(())
 }
 
-/// Checks that a run and its derivative make the same requests on both devices, which nothing else uses meanwhile.
+/// Checks that a run and its derivative make the same requests on both devices. Nothing else may use them at the same time.
 pub(crate) fn same_requests(case: &Case, one: &Device, other: &Device) -> std::result::Result<(), String> {
     let drawn = drawn(case);
     let account = |device: &Device| -> Result<[i64; 3]> {

@@ -1,10 +1,10 @@
-//! Which tensors share memory, what keeps it alive, and the address and size of that memory.
+//! Which tensors share memory, what else prevents it from being freed, and its address and size.
 
 use std::sync::Arc;
 
 use super::Tensor;
 
-/// What keeps the memory of a tensor alive: [`Tensor::storage_uses`].
+/// Who uses the memory of a tensor, so that it is not freed: [`Tensor::storage_uses`].
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor};
@@ -60,7 +60,7 @@ impl Tensor {
         self.data().storage.ref_count()
     }
 
-    /// What keeps the memory alive: handles of this tensor (two handles are two), other tensors on it, and saves for the backward
+    /// Counts who uses the memory: handles of this tensor (two handles are two), other tensors on it, and saves for the backward
     /// pass. [`StorageUses`] has an example.
     pub fn storage_uses(&self) -> StorageUses {
         let handles = Arc::strong_count(&self.0);

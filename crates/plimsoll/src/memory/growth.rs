@@ -71,9 +71,9 @@ impl fmt::Display for Grown {
     }
 }
 
-/// Runs `step` this many times, at least four, and reports what grew: owner, line, bytes per step. Memory grew if every level of the
-/// second half of the steps is higher than every level of the first half, without the first step, which makes gradients and optimizer
-/// state. More steps tell a leak from a cache that fills once.
+/// Runs `step` this many times, at least four, and reports what grew: owner, line, bytes per step. The first step, which creates
+/// gradients and optimizer state, does not count. Memory grew if no level in the second half of the others is below a level in the
+/// first half, and the second half grew too. So a cache that fills once is not growth.
 ///
 /// The line is the innermost one of the program: the call of a tensor's method, of a layer, of `backward` or of an optimizer's `step`.
 ///
