@@ -173,7 +173,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             segment_bytes: segment_bytes(&self.config, block_bytes),
             kind,
             pool: self.private_pools.half_of(request.pool, kind)?,
-            expandable: self.config.expandable_segments() && !self.source.has_allocator(request.pool),
+            expandable: self.config.expandable_segments()
+                && !self.source.has_allocator(request.pool)
+                && !self.private_pools.is_plain(request.pool),
         })
     }
 

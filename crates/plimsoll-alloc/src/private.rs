@@ -39,6 +39,8 @@ pub(crate) struct PrivatePools {
     pools: BTreeMap<PoolId, PrivatePool>,
     lends: BTreeSet<PoolId>,
     unsplit: BTreeSet<PoolId>,
+    /// The pools whose segments are never expandable.
+    plain: BTreeSet<PoolId>,
     /// The pools that requests are sent to, newest last.
     recording: Vec<PoolId>,
 }
@@ -134,6 +136,17 @@ impl PrivatePools {
     /// Makes a pool allocate whole segments only.
     pub(crate) fn set_unsplit(&mut self, id: PoolId) {
         self.unsplit.insert(id);
+    }
+
+    /// Makes the segments of a pool single allocations of the device.
+    pub(crate) fn set_plain(&mut self, id: PoolId) {
+        self.plain.insert(id);
+    }
+
+    /// Whether the segments of a pool are never expandable.
+    #[inline]
+    pub(crate) fn is_plain(&self, id: PoolId) -> bool {
+        id != PoolId::DEFAULT && self.plain.contains(&id)
     }
 
     /// Whether any pool allocates whole segments only. Usually none does.

@@ -22,7 +22,7 @@ use crate::nccl::Nccl;
 use crate::nvrtc::Nvrtc;
 use crate::pinned::Staging;
 use crate::search::Search;
-use crate::step::{ConvolutionStep, Launch, Product, Step};
+use crate::step::{Carrier, CollectiveStep, ConvolutionStep, Launch, Product, Step};
 use crate::streams::{Streams, handle, lock};
 
 /// The properties of a device.
@@ -61,7 +61,7 @@ pub struct Libraries {
 
 /// A device.
 pub struct Gpu {
-    driver: Driver,
+    driver: Arc<Driver>,
     device: c_int,
     context: Handle,
     facts: GpuFacts,
@@ -96,7 +96,7 @@ impl Gpu {
     /// If the driver is missing, too old, or finds no such device, or if the device is too old, or lacks memory for a
     /// context.
     pub fn open(ordinal: u32, search: Search, workspace_bytes: u64) -> Result<Arc<Gpu>> {
-        let driver = Driver::open(&search)?;
+        let driver = Arc::new(Driver::open(&search)?);
         let device = driver.device(ordinal)?;
         let version = driver.version()?;
         let [multiprocessors, major, minor] = ATTRIBUTES.map(|attribute| driver.attribute(attribute, device));
@@ -201,8 +201,12 @@ impl Gpu {
         self.is_reset.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn driver(&self) -> &Driver {
+    pub(crate) fn driver(&self) -> &Arc<Driver> {
         &self.driver
+    }
+
+    pub(crate) fn context(&self) -> Handle {
+        self.context
     }
 
     pub(crate) fn device(&self) -> c_int {
@@ -254,7 +258,12 @@ impl Gpu {
             Step::Launch(launch) => self.launch(launch, stream, id),
             Step::Product(product) => self.product(&product, on, stream),
             Step::Convolution(step) => self.convolution(*step, on, stream, id),
-            Step::Collective(step) => step.communicator.run(step.collective, stream),
+            Step::Collective(CollectiveStep { carrier: Carrier::Nccl(nccl), collective }) => {
+                nccl.run(collective, stream)
+            }
+            Step::Collective(CollectiveStep { carrier: Carrier::Peers(peers), collective }) => {
+                peers.run(collective, stream)
+            }
             Step::Clear { address, bytes } => self.driver.clear(address, bytes, stream),
         }
     }

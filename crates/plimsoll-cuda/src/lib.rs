@@ -26,7 +26,7 @@
 //! | `graph.rs` | captured work: [`CapturedGraph`] |
 //! | `memory.rs` | [`CudaMemory`]: the device's memory for the allocator |
 //!
-//! Unsafe code is in `library.rs`, `driver.rs`, `nvml.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs`, `nccl.rs`, `pinned.rs`, `graph.rs` and
+//! Unsafe code is in `library.rs`, `driver.rs`, `nvml.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs`, `nccl.rs`, `peers.rs`, `pinned.rs`, `graph.rs` and
 //! `graph_functions.rs`.
 
 #![deny(unsafe_code)]
@@ -34,6 +34,7 @@
 mod algorithm;
 #[allow(unsafe_code)]
 mod blas;
+mod collective;
 mod cubin;
 mod dnn;
 #[allow(unsafe_code)]
@@ -56,6 +57,8 @@ mod nvml;
 #[allow(unsafe_code)]
 mod nvrtc;
 #[allow(unsafe_code)]
+mod peers;
+#[allow(unsafe_code)]
 mod pinned;
 mod probe;
 mod ranks;
@@ -63,15 +66,18 @@ mod search;
 mod step;
 mod streams;
 
+pub use collective::Collective;
 pub use error::{CudaError, Result};
 pub use faults::Fault;
 pub use gpu::{Gpu, GpuFacts, Libraries};
 pub use graph::{CapturedGraph, GraphNode};
 pub use memory::CudaMemory;
-pub use nccl::{Collective, CollectiveStep, NcclCommunicator, NcclId};
+pub use nccl::{NcclCommunicator, NcclId};
 pub use nvrtc::compile;
+pub use peers::{Exported, PeerCopies};
 pub use probe::{Probe, ProbedFacts};
 pub use search::Search;
 pub use step::{
-    Args, Convolution, ConvolutionPass, ConvolutionStep, Float, Laid, Launch, Matrix, Product, Source, Step,
+    Args, Carrier, CollectiveStep, Convolution, ConvolutionPass, ConvolutionStep, Float, Laid, Launch,
+    Matrix, Product, Source, Step,
 };

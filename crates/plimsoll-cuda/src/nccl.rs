@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread;
 
+use crate::collective::Collective;
 use crate::driver::Handle;
 use crate::error::{CudaError, Result};
 use crate::library::{Library, Wanted, functions};
@@ -181,51 +182,6 @@ pub struct NcclCommunicator {
     /// NCCL allows one call at a time on a communicator.
     turn: Mutex<()>,
     is_aborted: AtomicBool,
-}
-
-/// A collective operation that moves bytes between all ranks of a communicator. Addresses are in device memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
-    /// Collects the parts of all ranks in a buffer, in rank order. This rank's part is already there.
-    AllGather {
-        /// The buffer.
-        buffer: u64,
-        /// Bytes of one part.
-        part_bytes: u64,
-    },
-    /// Part r of each rank's send buffer goes to rank r.
-    AllToAll {
-        /// The parts to send.
-        send: u64,
-        /// The parts that arrive.
-        receive: u64,
-        /// Bytes of one part.
-        part_bytes: u64,
-    },
-    /// Copies rank `root`'s buffer to all ranks.
-    Broadcast {
-        /// The buffer.
-        buffer: u64,
-        /// Its bytes.
-        bytes: u64,
-        /// The rank that has the values.
-        root: usize,
-    },
-}
-
-/// A collective on a communicator, as a piece of work for a stream.
-#[derive(Clone)]
-pub struct CollectiveStep {
-    /// The communicator.
-    pub communicator: Arc<NcclCommunicator>,
-    /// The movement.
-    pub collective: Collective,
-}
-
-impl fmt::Debug for CollectiveStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {:?}", self.collective, self.communicator)
-    }
 }
 
 impl fmt::Debug for NcclCommunicator {

@@ -5,10 +5,13 @@
 
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::nccl::CollectiveStep;
+use crate::collective::Collective;
+use crate::nccl::NcclCommunicator;
+use crate::peers::PeerCopies;
 
 /// A piece of work.
 #[derive(Clone, Debug)]
@@ -20,7 +23,7 @@ pub enum Step {
     Product(Product),
     /// A convolution, by cuDNN.
     Convolution(Box<ConvolutionStep>),
-    /// A collective, by NCCL.
+    /// A collective, by NCCL or by copy engines.
     Collective(CollectiveStep),
     /// Sets a range of memory to zero.
     Clear {
@@ -29,6 +32,24 @@ pub enum Step {
         /// The number of bytes.
         bytes: u64,
     },
+}
+
+/// What moves the bytes of a collective.
+#[derive(Clone, Debug)]
+pub enum Carrier {
+    /// NCCL.
+    Nccl(Arc<NcclCommunicator>),
+    /// Copy engines.
+    Peers(Arc<PeerCopies>),
+}
+
+/// A collective, as a piece of work for a stream.
+#[derive(Clone, Debug)]
+pub struct CollectiveStep {
+    /// What moves the bytes.
+    pub carrier: Carrier,
+    /// The movement.
+    pub collective: Collective,
 }
 
 /// The source of a kernel: CUDA C++ without headers, whose function is called `kernel`, and the definitions for its

@@ -1,7 +1,7 @@
 //! Measures training steps of language models: time, loss and peaks. `cargo run --release --example language_step -- cuda:0 small
 //! 8 1024 bf16`.
 //!
-//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (GPT-2: `tiny`, `small`, `xl`; Llama: `llama-tiny`, `llama-350m`), batch
+//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (GPT-2: `tiny`, `small`, `xl`; Llama: `llama-tiny`, `llama-350m`, `llama-7b`), batch
 //! size, sequence length in tokens, `f32`, `bf16` (autocast) or `bf16-model` (parameters and residual stream in 16 bits, 32-bit
 //! copies in the optimizer), and number of steps. Weights and tokens are random, dropout is 0, and the optimizer is AdamW.
 //! Options:
@@ -18,7 +18,8 @@
 //! - `settings=…`: allocator settings in the format of `PYTORCH_ALLOC_CONF`; by default that variable's value, or expandable
 //!   segments if it is not set;
 //! - under torchrun, with the device `cuda`, or with `sim-ranks=N` on a simulated device: data parallel; the batch size is of one rank; `bucket=BYTES` is
-//!   the size of a bucket of gradients, and `shard=parameters`, `shard=gradients` or `shard=optimizer-state` shards these;
+//!   the size of a bucket of gradients, and `shard=parameters`, `shard=gradients` or `shard=optimizer-state` shards these, with
+//!   `replicate=R` in R copies (HSDP); with `tp=N`, N ranks share each layer and train on the same batch;
 //! - `--capture`: steps are captured after the third and replayed;
 //! - `snapshot=FILE`: the device's memory history, for `plimsoll explain`;
 //! - `checksum` shows a checksum of the bits of all losses and parameters after the steps;
@@ -35,7 +36,9 @@ use plimsoll::checkpoint::Budget;
 use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamW8bit, AdamW8bitOptions, AdamWOptions, Algorithm, Optimizer, OptimizerOf};
-use plimsoll::parallel::{DdpOptions, DistributedDataParallel, FullyShardOptions, Shard, fully_shard};
+use plimsoll::parallel::{
+    DdpOptions, DeviceMesh, DistributedDataParallel, FullyShardOptions, Shard, fully_shard,
+};
 use plimsoll::{CapturedStep, DType, Device, ProcessGroup, Result, Tensor};
 use support::{Arguments, Failure, Trained};
 
@@ -65,6 +68,16 @@ impl Language for Llama {
     }
 }
 
+/// What the ranks share; nothing but batches without `shard` and `tp`.
+fn shard(arguments: &Arguments, shares_layers: bool) -> Option<Shard> {
+    match arguments.option("shard") {
+        Some("optimizer-state") => Some(Shard::OptimizerState),
+        Some("gradients") => Some(Shard::Gradients),
+        Some(_) => Some(Shard::Parameters),
+        None => shares_layers.then_some(Shard::Nothing),
+    }
+}
+
 /// The number of sequences in a batch and of tokens in a sequence.
 fn batch(arguments: &Arguments) -> (usize, usize) {
     let size = |number: usize, default: usize| arguments.get(number, "").parse().unwrap_or(default);
@@ -89,15 +102,15 @@ struct Training<M> {
     short: bool,
     /// Whether gradients are dropped at the end of a step, so that a plan of the step includes them.
     drops: bool,
-    /// The ranks, and what averages their gradients: kept until the end.
-    ranks: Option<(ProcessGroup, Box<dyn Any>)>,
+    /// All ranks, the number of those that train on different batches, and what averages their gradients: kept until the end.
+    ranks: Option<(ProcessGroup, usize, Box<dyn Any>)>,
 }
 
 impl<M: Language> Training<M> {
     fn new(
         arguments: &Arguments,
         device: &Device,
-        group: &ProcessGroup,
+        mesh: &DeviceMesh,
         mut model: M,
         vocabulary: usize,
     ) -> Result<Training<M>> {
@@ -109,24 +122,23 @@ impl<M: Language> Training<M> {
             model.checkpoint_within(budget);
         }
         let mut parameters = model.parameters();
-        let mut ranks: Option<(ProcessGroup, Box<dyn Any>)> = None;
-        if let (2.., Some(what)) = (group.size(), arguments.option("shard")) {
-            let shard = match what {
-                "optimizer-state" => Shard::OptimizerState,
-                "gradients" => Shard::Gradients,
-                _ => Shard::Parameters,
-            };
+        let mut ranks: Option<(ProcessGroup, usize, Box<dyn Any>)> = None;
+        let shares_layers = arguments.tensor_ranks() > 1;
+        // The ranks that train on different batches.
+        let data = if shares_layers { mesh.submesh("dp")? } else { mesh.clone() };
+        let batches = data.world().size();
+        if let (2.., Some(shard)) = (mesh.world().size(), shard(arguments, shares_layers)) {
             let options = FullyShardOptions { shard, ..FullyShardOptions::default() };
-            let sharded = fully_shard(&mut model, group, options)?;
+            let sharded = fully_shard(&mut model, &data, options)?;
             parameters = sharded.parameters();
-            ranks = Some((group.clone(), Box::new(sharded)));
-        } else if group.size() > 1 {
+            ranks = Some((mesh.world().clone(), batches, Box::new(sharded)));
+        } else if mesh.world().size() > 1 {
             let mut options = DdpOptions::default();
             if let Some(bytes) = arguments.option("bucket").and_then(|bytes| bytes.parse().ok()) {
                 options.bucket_cap_bytes = bytes;
             }
-            let ddp = DistributedDataParallel::new(&model, group, options)?;
-            ranks = Some((group.clone(), Box::new(ddp)));
+            let ddp = DistributedDataParallel::new(&model, mesh.world(), options)?;
+            ranks = Some((mesh.world().clone(), batches, Box::new(ddp)));
         }
         let lr = 3e-4;
         let adam: Box<dyn Optimizer> = match arguments.option("optimizer") {
@@ -144,7 +156,7 @@ impl<M: Language> Training<M> {
             let all: Vec<i64> = (0..(count * length) as i64).map(token).collect();
             Tensor::from_slice(&all, &[count, length], device)
         };
-        let rank = group.rank() as i64;
+        let rank = data.world().rank() as i64;
         let (tokens, targets) = (draw(2 * rank + 1)?, draw(2 * rank + 2)?);
         let short = arguments.get(4, "f32") == "bf16";
         let drops = arguments.traced;
@@ -158,7 +170,11 @@ impl<M: Language> Trained for Training<M> {
     }
 
     fn group(&self) -> Option<&ProcessGroup> {
-        self.ranks.as_ref().map(|(group, _)| group)
+        self.ranks.as_ref().map(|(world, ..)| world)
+    }
+
+    fn batches(&self) -> usize {
+        self.ranks.as_ref().map_or(1, |(_, batches, _)| *batches)
     }
 
     fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
@@ -190,13 +206,16 @@ fn run<M: Language>(
     make: impl Fn(&Scope, usize) -> Result<M>,
 ) -> std::result::Result<(), Failure> {
     let world = arguments.world()?;
-    // A rank of a sharded model never has all parameters.
-    let scope = |device: &Device| match arguments.option("shard") {
-        Some(_) if world.size() > 1 => Scope::new(device, 1).deferred(),
-        _ => Scope::new(device, 1),
-    };
     let training = |recompute: usize, device: &Device, group: &ProcessGroup| {
-        Training::new(arguments, device, group, make(&scope(device), recompute)?, vocabulary)
+        let mesh = arguments.mesh(group)?;
+        let mut scope = Scope::new(device, 1);
+        if arguments.tensor_ranks() > 1 {
+            scope = scope.tensor_parallel(mesh.group("tp")?);
+        } else if world.size() > 1 && arguments.option("shard").is_some() {
+            // A rank of a sharded model never has all parameters.
+            scope = scope.deferred();
+        }
+        Training::new(arguments, device, &mesh, make(&scope, recompute)?, vocabulary)
     };
     let recompute = arguments.recomputed(layers, |recompute, device| {
         let group = ProcessGroup::simulated(0, world.size());
@@ -250,6 +269,9 @@ fn main() -> std::result::Result<(), Failure> {
         "xl" => gpt2(&arguments, &Gpt2Config::xl()),
         "llama-tiny" => llama(&arguments, &llama_tiny),
         "llama-350m" => llama(&arguments, &LlamaConfig::llama_350m()),
-        other => Err(format!("no model `{other}`: use tiny, small, xl, llama-tiny or llama-350m").into()),
+        "llama-7b" => llama(&arguments, &LlamaConfig::default()),
+        other => {
+            Err(format!("no model `{other}`: use tiny, small, xl, llama-tiny, llama-350m or llama-7b").into())
+        }
     }
 }

@@ -191,6 +191,12 @@ impl DeviceMemory {
         self.lock().core.set_no_split(id);
     }
 
+    /// Makes the segments of a pool single allocations of the device:
+    /// [`Allocator::set_plain`](crate::Allocator::set_plain).
+    pub fn set_plain(&self, id: PoolId) {
+        self.lock().core.set_plain(id);
+    }
+
     /// Frees an unused pool's cached memory: [`Allocator::empty_pool`](crate::Allocator::empty_pool).
     ///
     /// # Errors

@@ -2,17 +2,19 @@
 //! devices.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use plimsoll_cuda::{Gpu, NcclCommunicator, NcclId};
+use plimsoll_cuda::{Carrier, Gpu, NcclCommunicator, NcclId, PeerCopies};
 use plimsoll_dist::{Communicator, Content, Op};
 
 use super::nccl_bytes::{Hosts, NcclBytes};
 use super::operators::Move;
+use super::shared::{Peers, SharedMemory};
 use crate::capturing;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
+use crate::tensor::Tensor;
 
 /// The connections of one rank of a group.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub(super) struct Engine {
     nccl: Mutex<Option<(usize, Arc<NcclCommunicator>)>>,
     /// The memory that NCCL would use, if the group is simulated.
     simulated: Mutex<NcclBytes>,
+    /// The memory that the ranks of this group can read.
+    pub(super) peers: Mutex<Peers>,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -39,8 +43,9 @@ pub(super) struct Shared {
     /// The streams for collectives that run concurrently with computation, one for each device. Collectives of all
     /// groups use the same stream, so that all ranks run them in the same order.
     sides: Mutex<Vec<Stream>>,
-    /// NCCL's communicators, which are all aborted if a rank is lost.
-    joined: Mutex<Vec<Weak<NcclCommunicator>>>,
+    /// NCCL's communicators and groups of copy engines, which are all aborted if a rank is lost.
+    carriers: Mutex<Vec<WeakCarrier>>,
+    pub(super) memory: SharedMemory,
     /// Whether NCCL would be loaded, if the groups are simulated.
     has_library: AtomicBool,
     /// The number of collectives, and of the bytes that this rank has sent in them.
@@ -48,10 +53,48 @@ pub(super) struct Shared {
     pub(super) sent_bytes: AtomicU64,
 }
 
-impl Shared {
+#[derive(Debug)]
+enum WeakCarrier {
+    Nccl(Weak<NcclCommunicator>),
+    Peers(Weak<PeerCopies>),
+}
+
+impl WeakCarrier {
+    fn is_gone(&self) -> bool {
+        match self {
+            WeakCarrier::Nccl(nccl) => nccl.strong_count() == 0,
+            WeakCarrier::Peers(peers) => peers.strong_count() == 0,
+        }
+    }
+
     fn abort(&self) {
-        let joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
-        joined.iter().filter_map(Weak::upgrade).for_each(|nccl| nccl.abort());
+        match self {
+            WeakCarrier::Nccl(nccl) => nccl.upgrade().iter().for_each(NcclCommunicator::abort),
+            WeakCarrier::Peers(peers) => peers.upgrade().iter().for_each(|peers| peers.abort()),
+        }
+    }
+}
+
+impl Shared {
+    /// From now on, waits for the device end when a rank is lost, and this carrier's work ends too.
+    pub(super) fn watch(self: &Arc<Shared>, device: &Device, carrier: &Carrier) {
+        let mut carriers = self.carriers.lock().unwrap_or_else(PoisonError::into_inner);
+        carriers.retain(|other| !other.is_gone());
+        carriers.push(match carrier {
+            Carrier::Nccl(nccl) => WeakCarrier::Nccl(Arc::downgrade(nccl)),
+            Carrier::Peers(peers) => WeakCarrier::Peers(Arc::downgrade(peers)),
+        });
+        drop(carriers);
+        let shared = Arc::downgrade(self);
+        // All ranks are checked, even if the group has only some of them: members may be waiting for a rank outside
+        // the group.
+        device.backend().wait_unless(Box::new(move |waited| {
+            let shared = shared.upgrade()?;
+            let source = shared.all.gave_up(waited)?;
+            let carriers = shared.carriers.lock().unwrap_or_else(PoisonError::into_inner);
+            carriers.iter().for_each(WeakCarrier::abort);
+            Some(Error::Distributed { op: "synchronize", source: Box::new(source) })
+        }));
     }
 }
 
@@ -59,8 +102,8 @@ impl Engine {
     pub(super) fn new(communicator: Arc<Communicator>, is_simulated: bool) -> Engine {
         let checks = std::env::var_os("PLIMSOLL_CHECK_COLLECTIVES").is_some_and(|value| value != "0");
         let (all, ranks) = (Arc::clone(&communicator), (0..communicator.size()).collect());
-        let (sides, joined, has_library, collectives, sent_bytes) = Default::default();
-        let shared = Shared { all, checks, sides, joined, has_library, collectives, sent_bytes };
+        let (sides, carriers, memory, has_library, collectives, sent_bytes) = Default::default();
+        let shared = Shared { all, checks, sides, carriers, memory, has_library, collectives, sent_bytes };
         Engine::of(communicator, ranks, is_simulated, Arc::new(shared))
     }
 
@@ -70,8 +113,8 @@ impl Engine {
         is_simulated: bool,
         shared: Arc<Shared>,
     ) -> Engine {
-        let (hosts, (nccl, simulated)) = (Hosts::of(&ranks), Default::default());
-        Engine { communicator, ranks, hosts, is_simulated, nccl, simulated, shared }
+        let (hosts, (nccl, simulated, peers)) = (Hosts::of(&ranks), Default::default());
+        Engine { communicator, ranks, hosts, is_simulated, nccl, simulated, peers, shared }
     }
 
     /// The engine for a group of some of these ranks, in ascending order.
@@ -99,22 +142,28 @@ impl Engine {
         stream
     }
 
-    /// Begins a collective on tensors on `device`. For a GPU, this records the collective and returns the NCCL
-    /// communicator that moves the bytes. The host's communicator records collectives itself.
+    /// Begins a collective whose bytes are in `tensor`. For a GPU, this records the collective and returns what moves
+    /// the bytes. The host's communicator records collectives itself.
     pub(super) fn begin(
         &self,
-        device: &Device,
+        tensor: &Tensor,
         what: Move,
         bytes: u64,
         content: Content<'_>,
-    ) -> Result<Option<Arc<NcclCommunicator>>> {
-        if self.is_simulated {
+    ) -> Result<Option<Carrier>> {
+        let device = tensor.device();
+        let is_shared = what.reads_peers() && self.peers().have(tensor);
+        if self.is_simulated && !is_shared {
             let mut simulated = self.simulated.lock().unwrap_or_else(PoisonError::into_inner);
             let loads = || !self.shared.has_library.swap(true, Ordering::Relaxed);
             simulated.add(device, self.hosts, what, loads);
         }
         let Some(gpu) = device.gpu() else { return Ok(None) };
-        let nccl = self.joined(device, gpu)?;
+        let peers = if is_shared { self.peers().copies() } else { None };
+        let carrier = match peers {
+            Some(peers) => Carrier::Peers(peers),
+            None => Carrier::Nccl(self.joined(device, gpu)?),
+        };
         let op = match what {
             Move::AllGather => Op::AllGather,
             Move::AllToAll => Op::AllToAll,
@@ -124,7 +173,11 @@ impl Engine {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let announced = self.communicator.announce(op, bytes, content, checks);
         announced.map_err(|source| Error::Distributed { op: op.name(), source: Box::new(source) })?;
-        Ok(Some(nccl))
+        Ok(Some(carrier))
+    }
+
+    pub(super) fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// This rank's NCCL communicator. The first call on each rank joins the ranks.
@@ -154,19 +207,7 @@ impl Engine {
         let sent = self.communicator.broadcast(&mut id.0, 0, content);
         sent.map_err(|source| Error::Distributed { op: OP, source: Box::new(source) })?;
         let nccl = Arc::new(gpu.join(id, rank, size).map_err(failed)?);
-        let mut all_joined = self.shared.joined.lock().unwrap_or_else(PoisonError::into_inner);
-        all_joined.retain(|other| other.strong_count() > 0);
-        all_joined.push(Arc::downgrade(&nccl));
-        drop(all_joined);
-        let shared = Arc::downgrade(&self.shared);
-        // All ranks are checked, even if the group has only some of them: members may be waiting for a rank outside
-        // the group.
-        device.backend().wait_unless(Box::new(move |waited| {
-            let shared = shared.upgrade()?;
-            let source = shared.all.gave_up(waited)?;
-            shared.abort();
-            Some(Error::Distributed { op: "synchronize", source: Box::new(source) })
-        }));
+        self.shared.watch(device, &Carrier::Nccl(Arc::clone(&nccl)));
         *joined = Some((device.number(), Arc::clone(&nccl)));
         Ok(nccl)
     }

@@ -2,7 +2,8 @@
 //!
 //! A transport only moves bytes. All sums are computed by [`Tensor::ordered_sum`], in a fixed order of ranks. So sums
 //! are bit-identical for any transport, on any hosts, and however a tensor is split for sending. `operators.rs` defines
-//! the collectives as operators, which dispatch runs like any other. `engine.rs` moves the bytes. On a simulated
+//! the collectives as operators, which dispatch runs like any other. `engine.rs` moves the bytes, and `shared.rs` has the memory that
+//! other ranks can read. On a simulated
 //! device, memory is requested, nothing is moved, and `nccl_bytes.rs` counts the memory that NCCL would use.
 //! `functional.rs` has the collectives with derivatives.
 
@@ -10,6 +11,7 @@ mod engine;
 mod functional;
 mod nccl_bytes;
 mod operators;
+mod shared;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -311,9 +313,9 @@ impl ProcessGroup {
         self.0.shared.sent_bytes.fetch_add(sent, Ordering::Relaxed);
         let engine = &self.0;
         let content = Content { label: &label, dtype: tensors[0].dtype().name() };
-        let nccl = engine.begin(tensors[0].device(), what, bytes, content)?;
+        let carrier = engine.begin(tensors[0], what, bytes, content)?;
         let (communicator, hosts) = (Arc::clone(&engine.communicator), engine.hosts.hosts);
-        let collective = Collective { what, communicator, nccl, label, hosts };
+        let collective = Collective { what, communicator, carrier, label, hosts };
         call(collective, tensors).map(drop)
     }
 

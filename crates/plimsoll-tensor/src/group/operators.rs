@@ -1,9 +1,9 @@
-//! Collectives as operators without derivatives. The communicator moves the bytes of host memory, and NCCL those of GPUs. A
-//! simulated device skips them, as it skips every kernel.
+//! Collectives as operators without derivatives. The communicator moves the bytes of host memory, and NCCL or copy engines those of
+//! GPUs. A simulated device skips them, as it skips every kernel.
 
 use std::sync::Arc;
 
-use plimsoll_cuda::{self as gpu, CollectiveStep, NcclCommunicator, Step};
+use plimsoll_cuda::{self as gpu, Carrier, CollectiveStep, Step};
 use plimsoll_dist::{Communicator, Content};
 
 use crate::cuda::CudaCall;
@@ -24,13 +24,20 @@ pub(super) enum Move {
     Broadcast { root: usize },
 }
 
+impl Move {
+    /// Whether ranks can do it by reading each other's memory.
+    pub(super) fn reads_peers(self) -> bool {
+        matches!(self, Move::AllGather | Move::AllToAll)
+    }
+}
+
 /// A collective of one group.
 #[derive(Clone, Debug)]
 pub(super) struct Collective {
     pub(super) what: Move,
     pub(super) communicator: Arc<Communicator>,
     /// Moves the bytes if the tensors are on a GPU.
-    pub(super) nccl: Option<Arc<NcclCommunicator>>,
+    pub(super) carrier: Option<Carrier>,
     /// The owner of the bytes, for use in messages.
     pub(super) label: String,
     /// The number of hosts that the ranks are on, for estimates.
@@ -51,10 +58,10 @@ impl Kernel for Collective {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let Some(communicator) = self.nccl.clone() else { return call.missing() };
+        let Some(carrier) = self.carrier.clone() else { return call.missing() };
         let out = call.outs[0];
         let bytes = (out.len() * out.dtype.size()) as u64;
-        let part_bytes = bytes / communicator.size() as u64;
+        let part_bytes = bytes / self.communicator.size() as u64;
         let collective = match self.what {
             Move::AllGather => gpu::Collective::AllGather { buffer: out.address, part_bytes },
             Move::AllToAll => {
@@ -62,7 +69,7 @@ impl Kernel for Collective {
             }
             Move::Broadcast { root } => gpu::Collective::Broadcast { buffer: out.address, bytes, root },
         };
-        call.push(Step::Collective(CollectiveStep { communicator, collective }));
+        call.push(Step::Collective(CollectiveStep { carrier, collective }));
         Ok(())
     }
 

@@ -8,7 +8,8 @@ use std::fmt;
 use plimsoll::checkpoint::Budget;
 use plimsoll::dist::{self, World};
 use plimsoll::models::layers_to_recompute;
-use plimsoll::{Device, SimConfig};
+use plimsoll::parallel::DeviceMesh;
+use plimsoll::{Device, ProcessGroup, SimConfig};
 
 #[allow(unused_imports, reason = "each example uses a part of them")]
 pub(crate) use steps::{Trained, show};
@@ -85,6 +86,21 @@ impl Arguments {
             Some(ranks) => Ok(World::simulated(ranks.parse()?)),
             None => Ok(dist::init_from_env()?),
         }
+    }
+
+    /// `tp=N`: the number of ranks that share each layer.
+    pub(crate) fn tensor_ranks(&self) -> usize {
+        self.option("tp").and_then(|ranks| ranks.parse().ok()).unwrap_or(1)
+    }
+
+    /// The ranks as a mesh: (dp, tp) with `tp=N`, else (replicate, shard), with `replicate=R`.
+    pub(crate) fn mesh(&self, world: &ProcessGroup) -> plimsoll::Result<DeviceMesh> {
+        let (tensor, size) = (self.tensor_ranks(), world.size());
+        if tensor > 1 {
+            return DeviceMesh::new(world, &[("dp", size / tensor), ("tp", tensor)]);
+        }
+        let replicate = self.option("replicate").and_then(|copies| copies.parse().ok()).unwrap_or(1);
+        DeviceMesh::new(world, &[("replicate", replicate), ("shard", size / replicate)])
     }
 
     /// The first argument: `cpu`, `cuda:N` or `sim:GPU`. `cuda` is the first GPU, or the one of this local rank.

@@ -19,6 +19,10 @@ pub(crate) trait Trained {
     fn group(&self) -> Option<&ProcessGroup> {
         None
     }
+    /// How many ranks train on different batches.
+    fn batches(&self) -> usize {
+        1
+    }
 }
 
 /// Takes `count` steps and prints their losses, times and peaks; `per_step` is the number of `unit`s in a step. If
@@ -60,7 +64,7 @@ pub(crate) fn show(
             losses.push(loss.float()?.item::<f32>()?);
         }
     }
-    let (rank, ranks) = training.group().map_or((0, 1), |group| (group.rank(), group.size()));
+    let rank = training.group().map_or(0, ProcessGroup::rank);
     let peaks = [device.max_memory_allocated(), device.max_memory_reserved()];
     let own = peaks.map(u64::to_le_bytes);
     let all =
@@ -87,12 +91,12 @@ pub(crate) fn show(
     [&mut times, &mut hosts].into_iter().for_each(|all| all.sort_by(f64::total_cmp));
     let median = |all: &[f64]| all.get(all.len() / 2).copied().unwrap_or(0.0);
     println!("the host queues a step in {:.3} ms", median(&hosts));
-    let rate = (per_step * ranks) as f64 / median(&times) * 1e3;
+    let rate = (per_step * training.batches()) as f64 / median(&times) * 1e3;
     println!("first step {first:.1} ms, median {:.2} ms, {rate:.0} {unit}/s", median(&times));
     if estimated > 0.0 {
         println!(
             "on the GPU about {estimated:.2} ms, {:.0} {unit}/s",
-            (per_step * ranks) as f64 / estimated * 1e3
+            (per_step * training.batches()) as f64 / estimated * 1e3
         );
     }
     println!("peak allocated {} reserved {}", peaks[0], peaks[1]);

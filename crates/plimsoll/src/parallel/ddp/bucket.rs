@@ -33,7 +33,7 @@ impl GradientBucket {
         number: usize,
         members: &[usize],
         parameters: &[(String, Tensor)],
-        ranks: usize,
+        group: &ProcessGroup,
     ) -> Result<GradientBucket> {
         let first = &parameters[members[0]].1;
         let align = ALIGN_BYTES / first.dtype().size();
@@ -43,11 +43,12 @@ impl GradientBucket {
             len = (len + parameters[member].1.numel()).next_multiple_of(align);
         }
         // The buffer must divide into equal parts for all ranks.
-        let len = len.next_multiple_of(ranks);
+        let len = len.next_multiple_of(group.size());
         let buffer = {
             let _owner = Span::of(Category::Gradient, intern(&format!("bucket {number}")));
-            Tensor::full(&[len], 0.0, first.dtype(), first.device())?
+            group.empty_shared(&[len], first.dtype(), first.device())?
         };
+        no_grad(|| buffer.zero_())?;
         let slot = |(&parameter, start): (&usize, usize)| {
             let tensor = &parameters[parameter].1;
             let view = buffer.narrow(0, start, tensor.numel())?.view(tensor.shape())?;

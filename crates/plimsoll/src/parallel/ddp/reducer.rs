@@ -185,7 +185,7 @@ impl Reducer {
         self.agree(&names, &format!("bucket {number}"), || {
             format!("bucket {number} has {} here", names.join(", "))
         })?;
-        let bucket = GradientBucket::new(number, members, &self.parameters, self.group.size())?;
+        let bucket = GradientBucket::new(number, members, &self.parameters, &self.group)?;
         self.buckets.push(bucket);
         for (slot, &member) in members.iter().enumerate() {
             self.places[member] = Some((number, slot));

@@ -123,7 +123,13 @@ impl Gatherer {
         let (rows, buffer) = no_grad(|| {
             let _owner = Span::of(Category::Parameter, label);
             let len = if keep { layout.len() } else { part_len };
-            let memory = Tensor::full(&[len], 0.0, dtype, device)?;
+            let memory = if keep {
+                let memory = self.ranks.shard.empty_shared(&[len], dtype, device)?;
+                memory.zero_()?;
+                memory
+            } else {
+                Tensor::full(&[len], 0.0, dtype, device)?
+            };
             for (i, (_, parameter)) in parameters.iter().enumerate().filter(|(_, (_, it))| it.numel() > 0) {
                 let flat = parameter.reshape(&[-1])?;
                 let (from, place) = if keep {
@@ -161,7 +167,8 @@ impl Gatherer {
     /// Sets the units, and makes the slots into which units without a buffer are gathered: two for the blocks of each type, so
     /// that the previous block stays gathered, and one for root units.
     pub(super) fn set_units(&self, units: Vec<Unit>, device: &Device) -> Result<()> {
-        let slots = slots_for(&units, device, |unit| unit.buffer.is_none(), Category::Parameter, "gathered")?;
+        let place = (&self.ranks.shard, device);
+        let slots = slots_for(&units, place, |unit| unit.buffer.is_none(), Category::Parameter, "gathered")?;
         *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
         let _ = self.units.set(units); // only set once, by the constructor
         Ok(())
@@ -260,7 +267,7 @@ impl Gatherer {
 /// both ends of the model.
 pub(super) fn slots_for(
     units: &[Unit],
-    device: &Device,
+    (group, device): (&ProcessGroup, &Device),
     wanted: impl Fn(&Unit) -> bool,
     category: Category,
     label: &str,
@@ -283,7 +290,7 @@ pub(super) fn slots_for(
         let label = format!("{label}{}", if unit.is_root { " root" } else { "" });
         // Two, so that one unit can be used while another one is moved.
         let most = if unit.is_root { 1 } else { of_kind().count().min(2) };
-        let mut slots = Slots::new(device, unit.rows.dtype(), len, category, &label, most);
+        let mut slots = Slots::new(group, device, unit.rows.dtype(), len, category, &label, most);
         if category == Category::Parameter {
             (0..most).try_for_each(|_| slots.grow())?;
         }

@@ -156,11 +156,20 @@ impl Reducer {
         }
         let device = parameters[0].device().clone();
         let takes_turns = |_: &Unit| shard != Shard::OptimizerState;
-        let slots = slots_for(units, &device, takes_turns, Category::Gradient, "gradients")?;
+        let group = &gatherer.ranks.shard;
+        let slots = slots_for(units, (group, &device), takes_turns, Category::Gradient, "gradients")?;
         let own = |unit: &Unit| {
             let label = format!("{} gradients", unit.name);
             (shard == Shard::OptimizerState).then(|| {
-                Slots::new(&device, unit.rows.dtype(), unit.layout.len(), Category::Gradient, &label, 1)
+                Slots::new(
+                    group,
+                    &device,
+                    unit.rows.dtype(),
+                    unit.layout.len(),
+                    Category::Gradient,
+                    &label,
+                    1,
+                )
             })
         };
         Ok(Reducer {

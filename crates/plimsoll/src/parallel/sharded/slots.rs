@@ -4,10 +4,12 @@
 //! are gathered or released.
 
 use plimsoll_tensor::label::{Category, Span, intern};
-use plimsoll_tensor::{DType, Device, Event, Result, Tensor};
+use plimsoll_tensor::{DType, Device, Event, ProcessGroup, Result, Tensor};
 
 /// Slots of one size and type.
 pub(super) struct Slots {
+    /// The ranks that can read them.
+    group: ProcessGroup,
     device: Device,
     dtype: DType,
     /// Elements of a slot.
@@ -34,6 +36,7 @@ struct Slot {
 
 impl Slots {
     pub(super) fn new(
+        group: &ProcessGroup,
         device: &Device,
         dtype: DType,
         len: usize,
@@ -41,8 +44,8 @@ impl Slots {
         label: &str,
         enough: usize,
     ) -> Slots {
-        let (device, label) = (device.clone(), label.to_owned());
-        Slots { device, dtype, len, category, label, slots: Vec::new(), enough, taken: 0 }
+        let (group, device, label) = (group.clone(), device.clone(), label.to_owned());
+        Slots { group, device, dtype, len, category, label, slots: Vec::new(), enough, taken: 0 }
     }
 
     /// The type of the units that share these slots.
@@ -54,7 +57,7 @@ impl Slots {
     pub(super) fn grow(&mut self) -> Result<()> {
         let memory = {
             let _owner = Span::of(self.category, intern(&self.label));
-            Tensor::empty(&[self.len], self.dtype, &self.device)?
+            self.group.empty_shared(&[self.len], self.dtype, &self.device)?
         };
         self.slots.push(Slot { memory, unit: None, since: 0, free: None });
         Ok(())
@@ -119,7 +122,8 @@ mod tests {
 
     #[test]
     fn units_take_turns_and_a_held_one_stays() {
-        let mut slots = Slots::new(&Device::cpu(), DType::F32, 4, Category::Parameter, "gathered", 2);
+        let alone = ProcessGroup::threads(1).remove(0);
+        let mut slots = Slots::new(&alone, &Device::cpu(), DType::F32, 4, Category::Parameter, "gathered", 2);
         slots.grow().unwrap();
         slots.grow().unwrap();
         let address = |slot: Tensor| slot.data_ptr();
@@ -136,7 +140,8 @@ mod tests {
     #[test]
     fn a_slot_that_is_still_being_sent_is_taken_only_if_there_are_enough() {
         let device = Device::cpu();
-        let mut slots = Slots::new(&device, DType::F32, 4, Category::Gradient, "gradients", 2);
+        let alone = ProcessGroup::threads(1).remove(0);
+        let mut slots = Slots::new(&alone, &device, DType::F32, 4, Category::Gradient, "gradients", 2);
         let sent = || device.current_stream().record_event().unwrap();
         let mut addresses = Vec::new();
         for unit in 0..6 {

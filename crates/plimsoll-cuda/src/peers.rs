@@ -1,0 +1,488 @@
+//! Collectives by copy engines, between GPUs of one host: [`PeerCopies`].
+//!
+//! NCCL's kernels need multiprocessors, so beside a matrix product they wait until it ends. Copy engines need none.
+//! NCCL also has buffers of its own, and here there are none: each rank reads directly from the memory of the others.
+//!
+//! Note [Flags of peers]. Two flags for each pair of ranks are in host memory that all ranks map. In a collective, a
+//! rank first sets `ready` for each other rank: its bytes may be read. It then waits for each other rank's `ready`,
+//! copies that rank's bytes, and sets its `done`. It ends when all ranks are done with its own bytes. Streams set flags
+//! and wait for them, so the host does not wait. A rank clears a flag when it has waited for it, so that a captured
+//! collective can be launched again. A flag is never set twice without a wait in between: rank r sets `ready` of the
+//! next collective after rank s was done with the last one, and s cleared `ready` before it was done.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_uint, c_void};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::collective::Collective;
+use crate::driver::{Driver, Handle};
+use crate::error::{CudaError, Result};
+use crate::library::functions;
+
+functions! {
+    /// The driver's functions for memory of other processes, and for flags, under the names that the library exports.
+    Functions {
+        cuIpcGetMemHandle(*mut IpcHandle, u64);
+        cuIpcOpenMemHandle_v2(*mut u64, IpcHandle, c_uint);
+        cuIpcCloseMemHandle(u64);
+        cuMemGetAddressRange_v2(*mut u64, *mut usize, u64);
+        cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+        cuMemHostUnregister(*mut c_void);
+        cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint);
+        cuStreamWriteValue32_v2(Handle, u64, c_uint, c_uint);
+        cuStreamWaitValue32_v2(Handle, u64, c_uint, c_uint);
+    }
+}
+
+/// `CUipcMemHandle`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub(crate) struct IpcHandle([u8; 64]);
+
+/// Bytes between two flags, so that each has its own cache line.
+const FLAG_BYTES: usize = 64;
+
+/// Memory of a rank that other ranks of the host may open.
+///
+/// ```
+/// use plimsoll_cuda::Exported;
+/// let exported = Exported { handle: [7; 64], offset: 512 };
+/// assert_eq!(Exported::from_bytes(&exported.to_bytes()), Some(exported));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// The driver's handle of the allocation.
+    pub handle: [u8; 64],
+    /// Where in the allocation the memory begins.
+    pub offset: u64,
+}
+
+impl Exported {
+    /// As bytes, to send to other ranks.
+    pub fn to_bytes(&self) -> [u8; 72] {
+        let mut bytes = [0; 72];
+        bytes[..64].copy_from_slice(&self.handle);
+        bytes[64..].copy_from_slice(&self.offset.to_le_bytes());
+        bytes
+    }
+
+    /// From what [`Exported::to_bytes`] returned; `None` if the number of bytes is wrong.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Exported> {
+        let (handle, offset) = bytes.split_first_chunk::<64>()?;
+        Some(Exported { handle: *handle, offset: u64::from_le_bytes(offset.try_into().ok()?) })
+    }
+}
+
+/// What a rank sets for another one. See Note [Flags of peers].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flag {
+    Ready,
+    Done,
+}
+
+/// What a rank does in a collective, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// Sets this rank's flag for another one.
+    Set(Flag, usize),
+    /// Waits for another rank's flag for this one, and clears it.
+    Wait(Flag, usize),
+    /// Copies bytes of rank `of`, at `offset` in the memory that it lets others read, to an address of this rank.
+    Copy { to: u64, of: usize, offset: u64, bytes: u64 },
+}
+
+/// The actions of one rank in a collective. See Note [Flags of peers].
+fn actions(collective: Collective, rank: usize, size: usize) -> Vec<Action> {
+    let copy = |of: usize| match collective {
+        Collective::AllGather { buffer, part_bytes: bytes } => {
+            let offset = of as u64 * bytes;
+            Some(Action::Copy { to: buffer + offset, of, offset, bytes })
+        }
+        Collective::AllToAll { receive, part_bytes: bytes, .. } => {
+            Some(Action::Copy { to: receive + of as u64 * bytes, of, offset: rank as u64 * bytes, bytes })
+        }
+        Collective::Broadcast { .. } => None,
+    };
+    // Each rank begins with the next one, so that all links are in use.
+    let others = || (1..size).map(|step| (rank + step) % size);
+    let mut actions: Vec<Action> = others().map(|other| Action::Set(Flag::Ready, other)).collect();
+    if matches!(collective, Collective::AllToAll { .. }) {
+        actions.extend(copy(rank));
+    }
+    for other in others() {
+        actions.push(Action::Wait(Flag::Ready, other));
+        actions.extend(copy(other));
+        actions.push(Action::Set(Flag::Done, other));
+    }
+    actions.extend(others().map(|other| Action::Wait(Flag::Done, other)));
+    actions
+}
+
+/// The flags, in a file that all ranks map.
+struct Flags {
+    at: *mut c_void,
+    bytes: usize,
+    /// The address for the device.
+    device: u64,
+    size: usize,
+}
+
+// SAFETY: the memory is shared with the device and other processes anyway; all access is atomic.
+unsafe impl Send for Flags {}
+// SAFETY: as above.
+unsafe impl Sync for Flags {}
+
+impl Flags {
+    fn bytes_for(size: usize) -> usize {
+        (2 * size * size * FLAG_BYTES).next_multiple_of(4096)
+    }
+
+    /// Maps the file.
+    fn map(file: &File, size: usize) -> Option<Flags> {
+        let bytes = Flags::bytes_for(size);
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping, which no Rust reference points to; the file has as many bytes.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, file.as_raw_fd(), 0) };
+        (at != libc::MAP_FAILED).then_some(Flags { at, bytes, device: 0, size })
+    }
+
+    /// Where the flag is that rank `from` sets for rank `to`, from the beginning.
+    fn place(&self, flag: Flag, to: usize, from: usize) -> usize {
+        ((flag as usize * self.size + to) * self.size + from) * FLAG_BYTES
+    }
+
+    fn address(&self, flag: Flag, to: usize, from: usize) -> u64 {
+        self.device + self.place(flag, to, from) as u64
+    }
+
+    /// Sets all flags for a rank, from the host.
+    fn set_all(&self, to: usize) {
+        for flag in [Flag::Ready, Flag::Done] {
+            for from in 0..self.size {
+                let place = self.place(flag, to, from);
+                // SAFETY: the place is inside of the mapping, aligned, and only accessed atomically.
+                let word = unsafe { &*self.at.byte_add(place).cast::<AtomicU32>() };
+                word.store(1, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+impl Drop for Flags {
+    fn drop(&mut self) {
+        // SAFETY: its own mapping, which the driver no longer knows.
+        unsafe { libc::munmap(self.at, self.bytes) };
+    }
+}
+
+/// Memory that all ranks have registered.
+struct Region {
+    /// This rank's addresses.
+    own: Range<u64>,
+    /// Where the region of each rank begins, as this rank's device sees it.
+    begins: Vec<u64>,
+}
+
+/// One rank of a group of GPUs of one host that read each other's memory.
+pub struct PeerCopies {
+    driver: Arc<Driver>,
+    functions: Functions,
+    context: Handle,
+    rank: usize,
+    flags: Arc<Flags>,
+    regions: Mutex<Vec<Region>>,
+    /// The allocations of other ranks that are open.
+    opened: Mutex<BTreeMap<IpcHandle, u64>>,
+    is_aborted: AtomicBool,
+}
+
+impl fmt::Debug for PeerCopies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PeerCopies(rank {} of {})", self.rank, self.flags.size)
+    }
+}
+
+/// Calls a function of the driver and checks its result.
+macro_rules! call {
+    ($peers:expr, $name:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: device addresses, streams and handles are numbers that the driver checks; pointers are to locals, or to the
+        // mapping of the flags.
+        let code = unsafe { ($peers.functions.$name)($($argument),*) };
+        if code == 0 { Ok(()) } else { Err($peers.driver.error(stringify!($name), code)) }
+    }};
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn failed(call: &'static str, path: &Path, error: &std::io::Error) -> CudaError {
+    let text = format!("{}: {error}", path.display());
+    CudaError::Call { call, name: "system error".to_owned(), text, is_sticky: false }
+}
+
+impl PeerCopies {
+    /// Makes the file for the flags of a group, which must not exist yet. One rank makes it before all of them join:
+    /// [`Gpu::join_peers`](crate::Gpu::join_peers).
+    ///
+    /// # Errors
+    /// [`CudaError::Call`] with the system's reason.
+    pub fn make_flags(path: &Path, size: usize) -> Result<()> {
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let sized = made.and_then(|file| file.set_len(Flags::bytes_for(size) as u64));
+        sized.map_err(|error| failed("open", path, &error))
+    }
+
+    /// Opens the file for the flags. The device's context must be current on this thread.
+    pub(crate) fn open(
+        driver: &Arc<Driver>,
+        context: Handle,
+        path: &Path,
+        (rank, size): (usize, usize),
+    ) -> Result<PeerCopies> {
+        const PORTABLE_AND_MAPPED: c_uint = 3;
+        let functions = Functions::load(driver.library())?;
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.map_err(|error| failed("open", path, &error))?;
+        let flags = Flags::map(&file, size);
+        let mut flags = flags.ok_or_else(|| failed("mmap", path, &std::io::Error::last_os_error()))?;
+        let (regions, opened, is_aborted) = Default::default();
+        let calls = Calls { driver, functions: &functions };
+        call!(calls, cuMemHostRegister_v2(flags.at, flags.bytes, PORTABLE_AND_MAPPED))?;
+        let found = call!(calls, cuMemHostGetDevicePointer_v2(&raw mut flags.device, flags.at, 0));
+        if found.is_err() {
+            call!(calls, cuMemHostUnregister(flags.at))?;
+        }
+        found?;
+        let (driver, flags) = (Arc::clone(driver), Arc::new(flags));
+        Ok(PeerCopies { driver, functions, context, rank, flags, regions, opened, is_aborted })
+    }
+
+    /// Lets other ranks of the host read the memory at this address, which must be in an allocation of `cuMemAlloc`.
+    ///
+    /// # Errors
+    /// The driver's errors.
+    pub fn export(&self, address: u64) -> Result<Exported> {
+        self.driver.bind(self.context)?;
+        let (mut base, mut bytes, mut handle) = (0, 0, IpcHandle([0; 64]));
+        call!(self, cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, address))?;
+        call!(self, cuIpcGetMemHandle(&raw mut handle, base))?;
+        Ok(Exported { handle: handle.0, offset: address - base })
+    }
+
+    /// Opens what all ranks have exported, in rank order: `bytes` bytes on each. Collectives on this memory are then
+    /// possible, until it is freed.
+    ///
+    /// # Errors
+    /// The driver's errors: for example, GPUs that cannot read each other's memory.
+    pub fn register(&self, own: u64, bytes: u64, exported: &[Exported]) -> Result<()> {
+        self.driver.bind(self.context)?;
+        let mut opened = lock(&self.opened);
+        let mut begins = Vec::with_capacity(exported.len());
+        for (rank, Exported { handle, offset }) in exported.iter().enumerate() {
+            if rank == self.rank {
+                begins.push(own);
+                continue;
+            }
+            let handle = IpcHandle(*handle);
+            let base = match opened.get(&handle) {
+                Some(base) => *base,
+                None => {
+                    /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+                    const LETS_PEERS: c_uint = 1;
+                    let mut base = 0;
+                    call!(self, cuIpcOpenMemHandle_v2(&raw mut base, handle, LETS_PEERS))?;
+                    opened.insert(handle, base);
+                    base
+                }
+            };
+            begins.push(base + offset);
+        }
+        let mut regions = lock(&self.regions);
+        let new = own..own + bytes;
+        // Memory that was freed and allocated again.
+        regions.retain(|region| region.own.end <= new.start || new.end <= region.own.start);
+        regions.push(Region { own: new, begins });
+        Ok(())
+    }
+
+    /// Where the memory that others read in this collective is on each rank; `None` if it is not registered.
+    fn begins(&self, collective: Collective) -> Option<Vec<u64>> {
+        let (address, part_bytes) = match collective {
+            Collective::AllGather { buffer, part_bytes } => (buffer, part_bytes),
+            Collective::AllToAll { send, part_bytes, .. } => (send, part_bytes),
+            Collective::Broadcast { .. } => return None,
+        };
+        let end = address + part_bytes * self.flags.size as u64;
+        let regions = lock(&self.regions);
+        let region = regions.iter().find(|region| region.own.start <= address && end <= region.own.end)?;
+        Some(region.begins.iter().map(|begin| begin + (address - region.own.start)).collect())
+    }
+
+    /// Queues a collective on a stream.
+    pub(crate) fn run(&self, collective: Collective, stream: Handle) -> Result<()> {
+        if self.is_aborted.load(Ordering::SeqCst) {
+            let text = "this group was ended because a rank is lost".to_owned();
+            let name = "rank lost".to_owned();
+            return Err(CudaError::Call { call: "cuMemcpyAsync", name, text, is_sticky: false });
+        }
+        let Some(begins) = self.begins(collective) else {
+            let text = format!("{collective:x?} is not in registered memory");
+            let name = "invalid address".to_owned();
+            return Err(CudaError::Call { call: "cuMemcpyAsync", name, text, is_sticky: false });
+        };
+        for action in actions(collective, self.rank, self.flags.size) {
+            match action {
+                Action::Set(flag, other) => {
+                    let at = self.flags.address(flag, other, self.rank);
+                    call!(self, cuStreamWriteValue32_v2(stream, at, 1, 0))?;
+                }
+                Action::Wait(flag, other) => {
+                    /// `CU_STREAM_WAIT_VALUE_EQ`.
+                    const EQUAL: c_uint = 1;
+                    let at = self.flags.address(flag, self.rank, other);
+                    call!(self, cuStreamWaitValue32_v2(stream, at, 1, EQUAL))?;
+                    call!(self, cuStreamWriteValue32_v2(stream, at, 0, 0))?;
+                }
+                Action::Copy { to, of, offset, bytes } => {
+                    self.driver.copy(to, begins[of] + offset, bytes, stream)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends collectives that are waiting for a lost rank, so that the device's work ends too, with wrong values. Later
+    /// calls return an error.
+    pub fn abort(&self) {
+        if self.is_aborted.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (flags, rank) = (Arc::clone(&self.flags), self.rank);
+        // The device clears a flag that it has waited for, so they are set until the process ends.
+        thread::spawn(move || {
+            loop {
+                flags.set_all(rank);
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+    }
+}
+
+/// What `call!` needs.
+struct Calls<'a> {
+    driver: &'a Driver,
+    functions: &'a Functions,
+}
+
+impl Drop for PeerCopies {
+    fn drop(&mut self) {
+        // After an abort, the device may still use all of it until the process ends.
+        if self.is_aborted.load(Ordering::SeqCst) || self.driver.bind(self.context).is_err() {
+            return;
+        }
+        for base in lock(&self.opened).values() {
+            let _ = call!(self, cuIpcCloseMemHandle(*base));
+        }
+        let _ = call!(self, cuMemHostUnregister(self.flags.at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rank of a group whose device is a thread: it carries actions out on memory of the process.
+    fn act(actions: &[Action], rank: usize, flags: &[AtomicU32], size: usize, memory: &[Vec<AtomicU32>]) {
+        let flag = |flag: Flag, to: usize, from: usize| &flags[(flag as usize * size + to) * size + from];
+        for action in actions {
+            match *action {
+                Action::Set(kind, other) => {
+                    let before = flag(kind, other, rank).swap(1, Ordering::SeqCst);
+                    assert_eq!(before, 0, "{kind:?} of rank {rank} for {other} was set twice");
+                }
+                Action::Wait(kind, other) => {
+                    while flag(kind, rank, other).load(Ordering::SeqCst) == 0 {
+                        thread::yield_now();
+                    }
+                    flag(kind, rank, other).store(0, Ordering::SeqCst);
+                }
+                Action::Copy { to, of, offset, bytes } => {
+                    for at in 0..bytes as usize {
+                        let value = memory[of][offset as usize + at].load(Ordering::SeqCst);
+                        memory[rank][to as usize + at].store(value, Ordering::SeqCst);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn collectives_in_a_row_move_the_right_bytes() {
+        const PART: usize = 3;
+        for size in 2..5 {
+            let flags: Vec<AtomicU32> = (0..2 * size * size).map(|_| AtomicU32::new(0)).collect();
+            // The memory that others read, and after it the received parts.
+            let words = || (0..2 * size * PART).map(|_| AtomicU32::new(0)).collect();
+            let memory: Vec<Vec<AtomicU32>> = (0..size).map(|_| words()).collect();
+            let part_bytes = PART as u64;
+            thread::scope(|scope| {
+                for rank in 0..size {
+                    let (flags, memory) = (&flags, &memory);
+                    scope.spawn(move || {
+                        for round in 1..200u32 {
+                            let value = |of: usize, part: usize| round * 100 + (of * size + part) as u32;
+                            let fill = |part: usize| {
+                                let words = &memory[rank][part * PART..(part + 1) * PART];
+                                words.iter().for_each(|word| word.store(value(rank, part), Ordering::SeqCst));
+                            };
+                            let is = |at: usize, wanted: u32| {
+                                let word = memory[rank][at * PART + PART - 1].load(Ordering::SeqCst);
+                                assert_eq!(
+                                    word, wanted,
+                                    "place {at} of rank {rank} of {size}, round {round}"
+                                );
+                            };
+                            (0..size).for_each(fill);
+                            let receive = (size * PART) as u64;
+                            let exchange = Collective::AllToAll { send: 0, receive, part_bytes };
+                            act(&actions(exchange, rank, size), rank, flags, size, memory);
+                            (0..size).for_each(|of| is(size + of, value(of, rank)));
+                            fill(rank);
+                            let gather = Collective::AllGather { buffer: 0, part_bytes };
+                            act(&actions(gather, rank, size), rank, flags, size, memory);
+                            (0..size).for_each(|of| is(of, value(of, of)));
+                        }
+                    });
+                }
+            });
+            assert!(flags.iter().all(|flag| flag.load(Ordering::SeqCst) == 0));
+        }
+    }
+    #[test]
+    fn each_flag_has_a_cache_line_of_its_own() {
+        let path = std::env::temp_dir().join(format!("plimsoll-flags-{}", std::process::id()));
+        PeerCopies::make_flags(&path, 8).unwrap();
+        assert!(PeerCopies::make_flags(&path, 8).is_err(), "the file exists");
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let flags = Flags::map(&file, 8).unwrap();
+        let both = [Flag::Ready, Flag::Done];
+        let pairs = |flag| (0..8).flat_map(move |to| (0..8).map(move |from| (flag, to, from)));
+        let places = both.into_iter().flat_map(pairs).map(|(flag, to, from)| flags.place(flag, to, from));
+        let mut places: Vec<usize> = places.collect();
+        places.sort_unstable();
+        assert!(places.windows(2).all(|pair| pair[1] - pair[0] == FLAG_BYTES));
+        assert!(places.last().unwrap() + FLAG_BYTES <= file.metadata().unwrap().len() as usize);
+        flags.set_all(3);
+    }
+}
