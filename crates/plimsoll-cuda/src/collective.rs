@@ -18,6 +18,8 @@ pub enum Collective {
         receive: u64,
         /// Bytes of one part.
         part_bytes: u64,
+        /// Whether this rank's own part is copied too. If not, there is no room for it between those that arrive.
+        keeps_own: bool,
     },
     /// Copies rank `root`'s buffer to all ranks.
     Broadcast {
@@ -28,4 +30,11 @@ pub enum Collective {
         /// The rank that has the values.
         root: usize,
     },
+}
+
+impl Collective {
+    /// The number of parts that arrive before that of rank `from`, in an all-to-all on rank `rank`.
+    pub(crate) fn place(from: usize, rank: usize, keeps_own: bool) -> u64 {
+        (if from > rank && !keeps_own { from - 1 } else { from }) as u64
+    }
 }

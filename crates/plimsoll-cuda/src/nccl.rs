@@ -244,11 +244,12 @@ impl NcclCommunicator {
                 let (buffer, root) = (at(buffer), int(root));
                 call!(nccl, ncclBroadcast(buffer, buffer, count(bytes), BYTES, root, comm, stream))
             }
-            Collective::AllToAll { send, receive, part_bytes } => {
+            Collective::AllToAll { send, receive, part_bytes, keeps_own } => {
                 call!(nccl, ncclGroupStart())?;
-                let sent = (0..self.size).try_for_each(|peer| {
-                    let offset = peer as u64 * part_bytes;
-                    let (to, from) = (at(send + offset), at(receive + offset));
+                let mut peers = (0..self.size).filter(|peer| keeps_own || *peer != self.rank);
+                let sent = peers.try_for_each(|peer| {
+                    let place = Collective::place(peer, self.rank, keeps_own);
+                    let (to, from) = (at(send + peer as u64 * part_bytes), at(receive + place * part_bytes));
                     call!(nccl, ncclSend(to, count(part_bytes), BYTES, int(peer), comm, stream))?;
                     call!(nccl, ncclRecv(from, count(part_bytes), BYTES, int(peer), comm, stream))
                 });

@@ -107,15 +107,17 @@ fn actions(collective: Collective, rank: usize, size: usize) -> Vec<Action> {
             let offset = of as u64 * bytes;
             Some(Action::Copy { to: buffer + offset, of, offset, bytes })
         }
-        Collective::AllToAll { receive, part_bytes: bytes, .. } => {
-            Some(Action::Copy { to: receive + of as u64 * bytes, of, offset: rank as u64 * bytes, bytes })
+        Collective::AllToAll { receive, part_bytes: bytes, keeps_own, .. } => {
+            let to = receive + Collective::place(of, rank, keeps_own) * bytes;
+            Some(Action::Copy { to, of, offset: rank as u64 * bytes, bytes })
         }
         Collective::Broadcast { .. } => None,
     };
     // Each rank begins with the next one, so that all links are in use.
     let others = || (1..size).map(|step| (rank + step) % size);
     let mut actions: Vec<Action> = others().map(|other| Action::Set(Flag::Ready, other)).collect();
-    if matches!(collective, Collective::AllToAll { .. }) {
+    if let Collective::AllToAll { keeps_own: true, .. } = collective {
+        // Beside kernels this one is slow: copies within a device take multiprocessors.
         actions.extend(copy(rank));
     }
     for other in others() {
@@ -454,9 +456,15 @@ mod tests {
                             };
                             (0..size).for_each(fill);
                             let receive = (size * PART) as u64;
-                            let exchange = Collective::AllToAll { send: 0, receive, part_bytes };
-                            act(&actions(exchange, rank, size), rank, flags, size, memory);
-                            (0..size).for_each(|of| is(size + of, value(of, rank)));
+                            for keeps_own in [true, false] {
+                                let exchange =
+                                    Collective::AllToAll { send: 0, receive, part_bytes, keeps_own };
+                                act(&actions(exchange, rank, size), rank, flags, size, memory);
+                                for of in (0..size).filter(|of| keeps_own || *of != rank) {
+                                    let place = Collective::place(of, rank, keeps_own) as usize;
+                                    is(size + place, value(of, rank));
+                                }
+                            }
                             fill(rank);
                             let gather = Collective::AllGather { buffer: 0, part_bytes };
                             act(&actions(gather, rank, size), rank, flags, size, memory);

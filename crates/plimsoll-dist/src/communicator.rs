@@ -146,11 +146,44 @@ impl Communicator {
                 format!("{} bytes to send, but room for {}: both must be equal", send.len(), receive.len());
             return Err(Error::Argument { op: Op::AllToAll.name(), why });
         }
-        let call = self.begin(Op::AllToAll, send.len(), content.into());
         let own = self.rank() * part;
         receive[own..own + part].copy_from_slice(&send[own..own + part]);
-        let sent: Vec<&[u8]> = (0..self.size()).map(|peer| &send[peer * part..(peer + 1) * part]).collect();
-        let mut received: Vec<&mut [u8]> = pieces_mut(receive, part, self.size()).collect();
+        let (before, rest) = receive.split_at_mut(own);
+        self.exchange(send, [before, &mut rest[part..]], content.into())
+    }
+
+    /// Like [`Communicator::all_to_all`], but `receive` has no room for this rank's own part: the parts of the other
+    /// ranks follow one another.
+    ///
+    /// # Errors
+    /// The same errors as [`Communicator::all_gather`]; also if `receive` is not one part smaller than `send`.
+    pub fn all_to_others<'a>(
+        &self,
+        send: &[u8],
+        receive: &mut [u8],
+        content: impl Into<Content<'a>>,
+    ) -> Result<()> {
+        let part = self.part(Op::AllToAll, send.len())?;
+        if send.len() != receive.len() + part {
+            let (own, room) = (send.len(), receive.len());
+            let why = format!("{own} bytes to send, but room for {room}: {} are received", own - part);
+            return Err(Error::Argument { op: Op::AllToAll.name(), why });
+        }
+        let (before, after) = receive.split_at_mut(self.rank() * part);
+        self.exchange(send, [before, after], content.into())
+    }
+
+    /// Sends part r of `send` to rank r, and receives the parts of the ranks before this one, and of those after it.
+    fn exchange(&self, send: &[u8], [before, after]: [&mut [u8]; 2], content: Content<'_>) -> Result<()> {
+        let (rank, size) = (self.rank(), self.size());
+        let part = send.len() / size;
+        let call = self.begin(Op::AllToAll, send.len(), content);
+        let sent: Vec<&[u8]> = (0..size)
+            .map(|peer| if peer == rank { &[][..] } else { &send[peer * part..(peer + 1) * part] })
+            .collect();
+        let mut received: Vec<&mut [u8]> = pieces_mut(before, part, rank).collect();
+        received.push(&mut []);
+        received.extend(pieces_mut(after, part, size - rank - 1));
         self.transport.exchange(&call.call, &sent, &mut received)
     }
 

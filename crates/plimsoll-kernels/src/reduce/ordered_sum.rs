@@ -16,14 +16,23 @@ const LEVELS: usize = 32;
 pub fn ordered_sum<T: Float + Send + Sync>(parts: usize, x: &[T], scale: T, out: &mut [T]) {
     let len = out.len();
     assert!(parts > 0 && x.len() >= parts * len, "{} elements in {parts} parts of {len}", x.len());
+    let parts: Vec<_> = (0..parts).map(|part| Some(&x[part * len..(part + 1) * len])).collect();
+    ordered_sum_of(&parts, scale, out);
+}
+
+/// Like [`ordered_sum`], for parts that are not neighbours. Each is as long as `out`; `None` is what `out` holds.
+pub fn ordered_sum_of<T: Float + Send + Sync>(parts: &[Option<&[T]>], scale: T, out: &mut [T]) {
+    let len = out.len();
+    let fits = |part: &Option<&[T]>| part.is_none_or(|part| part.len() == len);
+    assert!(!parts.is_empty() && parts.iter().all(fits), "parts of {len} elements");
     for_each_piece(out, PIECE, |start, out| {
         let mut nodes = [[T::of(0.0); BLOCK]; LEVELS];
         for (block, out) in out.chunks_mut(BLOCK).enumerate() {
             let first = start + block * BLOCK;
             let mut depth = 0;
-            for part in 0..parts {
-                let from = part * len + first;
-                nodes[depth][..out.len()].copy_from_slice(&x[from..from + out.len()]);
+            for (part, x) in parts.iter().enumerate() {
+                let x = x.map_or(&*out, |x| &x[first..first + out.len()]);
+                nodes[depth][..out.len()].copy_from_slice(x);
                 depth += 1;
                 // The number of subtrees completed here is the number of trailing zeros in the number of parts so far.
                 for _ in 0..(part + 1).trailing_zeros() {
@@ -69,6 +78,12 @@ mod tests {
                 let x: Vec<f32> = (0..parts * len).map(value).collect();
                 let mut out = vec![0.0; len];
                 ordered_sum(parts, &x, 0.5, &mut out);
+                // One part is in the output.
+                let own = len % parts;
+                let mut also = x[own * len..(own + 1) * len].to_vec();
+                let part = |part: usize| (part != own).then(|| &x[part * len..(part + 1) * len]);
+                ordered_sum_of(&(0..parts).map(part).collect::<Vec<_>>(), 0.5, &mut also);
+                assert!(also == out, "part {own} of {parts} in the output");
                 for (i, found) in out.iter().enumerate() {
                     let column: Vec<f32> = (0..parts).map(|part| x[part * len + i]).collect();
                     assert_eq!(

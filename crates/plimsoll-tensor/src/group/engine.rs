@@ -166,7 +166,7 @@ impl Engine {
         };
         let op = match what {
             Move::AllGather => Op::AllGather,
-            Move::AllToAll => Op::AllToAll,
+            Move::AllToAll { .. } => Op::AllToAll,
             Move::Broadcast { .. } => Op::Broadcast,
         };
         let checks = self.shared.checks && !capturing::is_open(device.number());

@@ -20,10 +20,10 @@ use plimsoll_dist::{Communicator, Content};
 
 use crate::autograd::no_grad;
 use crate::device::Device;
-use crate::dispatch::{call, into_out};
+use crate::dispatch::call;
 use crate::error::{Error, Result};
 use crate::label::{Category, Span, intern};
-use crate::ops::{want_dtype, want_float};
+use crate::ops::{ordered_sum_into, want_dtype, want_float};
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 
@@ -231,7 +231,7 @@ impl ProcessGroup {
             );
             return Err(Error::shape(NAME, message));
         }
-        no_grad(|| self.run(Move::AllToAll, &[input, output], input.label()))
+        no_grad(|| self.run(Move::AllToAll { keeps_own: true }, &[input, output], input.label()))
     }
 
     /// Writes this rank's part of the sum, or mean, of all ranks' inputs to `output`. Like
@@ -249,9 +249,9 @@ impl ProcessGroup {
         }
         self.want_parts_of(NAME, input, output)?;
         no_grad(|| {
-            let received = self.received(input)?;
-            self.run(Move::AllToAll, &[input, &received], input.label())?;
-            self.sum_into(output, &received, op)
+            let received = self.exchange(input)?;
+            let own = self.part(input)?;
+            self.sum_into(output, &received, Some(&own), op)
         })
     }
 
@@ -282,9 +282,8 @@ impl ProcessGroup {
     /// [`ProcessGroup::all_reduce`] of a flat buffer with equal parts, which are exchanged, summed and gathered in
     /// place.
     fn reduce_buffer(&self, buffer: &Tensor, op: ReduceOp) -> Result<()> {
-        let received = self.received(buffer)?;
-        self.run(Move::AllToAll, &[buffer, &received], buffer.label())?;
-        self.sum_into(&self.part(buffer)?, &received, op)?;
+        let received = self.exchange(buffer)?;
+        self.sum_into(&self.part(buffer)?, &received, None, op)?;
         drop(received);
         self.run(Move::AllGather, &[buffer], buffer.label())
     }
@@ -305,7 +304,7 @@ impl ProcessGroup {
         let (size, rank) = (self.size() as u64, self.rank());
         let bytes = tensors[0].numel() as u64 * tensors[0].dtype().size() as u64;
         let sent = match what {
-            Move::AllGather | Move::AllToAll => bytes / size * (size - 1),
+            Move::AllGather | Move::AllToAll { .. } => bytes / size * (size - 1),
             Move::Broadcast { root } if root == rank => bytes * (size - 1),
             Move::Broadcast { .. } => 0,
         };
@@ -319,10 +318,17 @@ impl ProcessGroup {
         call(collective, tensors).map(drop)
     }
 
-    /// A workspace for the received parts, as large as the sent tensor.
-    fn received(&self, sent: &Tensor) -> Result<Tensor> {
-        let _owner = Span::of(Category::Workspace, intern(&format!("{} received", sent.label())));
-        Tensor::empty(&[sent.numel()], sent.dtype(), sent.device())
+    /// Sends each rank its part of a tensor. Returns what the other ranks have sent to this one, in rank order.
+    fn exchange(&self, sent: &Tensor) -> Result<Tensor> {
+        let received = {
+            let _owner = Span::of(Category::Workspace, intern(&format!("{} received", sent.label())));
+            let len = sent.numel() / self.size() * (self.size() - 1);
+            Tensor::empty(&[len], sent.dtype(), sent.device())?
+        };
+        if self.size() > 1 {
+            self.run(Move::AllToAll { keeps_own: false }, &[sent, &received], sent.label())?;
+        }
+        Ok(received)
     }
 
     /// This rank's part of a tensor, as a flat view.
@@ -331,15 +337,14 @@ impl ProcessGroup {
         whole.view(&[-1])?.narrow(0, self.rank() * len, len)
     }
 
-    fn sum_into(&self, output: &Tensor, received: &Tensor, op: ReduceOp) -> Result<()> {
+    /// Writes the sum of the received parts and this rank's own one, which is in `output` if it is not given.
+    fn sum_into(&self, output: &Tensor, received: &Tensor, own: Option<&Tensor>, op: ReduceOp) -> Result<()> {
         let scale = match op {
             ReduceOp::Sum => 1.0,
             ReduceOp::Avg => 1.0 / self.size() as f64,
         };
-        let parts = received.view(&[self.size(), output.numel()])?;
-        let is_wide = output.dtype() != received.dtype();
-        let sum = || if is_wide { parts.ordered_sum_wide(scale) } else { parts.ordered_sum(scale) };
-        into_out(&output.view(&[-1])?, sum)
+        let others = received.view(&[self.size() - 1, output.numel()])?;
+        ordered_sum_into(&output.view(&[-1])?, &others, own, self.rank(), scale)
     }
 
     /// Returns an error unless `whole` has the same type as `part`, and as many elements as one `part` for each rank.

@@ -88,7 +88,7 @@ impl Joined {
         let Some((gpu, communicator)) = &self.of else { return 0 };
         let mut bytes = 0;
         let kernel = match what {
-            Move::AllToAll => {
+            Move::AllToAll { .. } => {
                 if !std::mem::replace(&mut self.has_peers, true) {
                     let peer = communicator.send_to_peer(true) + communicator.receive_from_peer(true);
                     bytes += (peer * (self.hosts.per_host as u32 - 1)).device; // at most 7
@@ -119,11 +119,11 @@ mod tests {
     fn parts_are_counted_once_and_when_they_are_first_used() {
         let mut joined = Joined::new(named("H100").ok(), Hosts::of(&[0, 1]));
         // The library, the base memory, the connections to the other rank, and the stacks of the kernel.
-        let first = joined.bytes(true) + joined.next(Move::AllToAll);
+        let first = joined.bytes(true) + joined.next(Move::AllToAll { keeps_own: false });
         assert_eq!(first, 111_149_056 + 205_520_896 + 402_653_184 + 260_046_848);
         // The ring; its kernel has a smaller stack.
         assert_eq!(joined.next(Move::AllGather), 301_989_888);
-        assert_eq!(joined.next(Move::AllGather) + joined.next(Move::AllToAll), 0);
+        assert_eq!(joined.next(Move::AllGather) + joined.next(Move::AllToAll { keeps_own: false }), 0);
     }
     #[test]
     fn eight_ranks_in_a_row_are_on_one_host() {

@@ -18,8 +18,9 @@ use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 pub(super) enum Move {
     /// `buffer -> buffer`: collects the parts of all ranks. This rank's part is already in the buffer.
     AllGather,
-    /// `input, output -> output`: part r of each rank's input goes to rank r.
-    AllToAll,
+    /// `input, output -> output`: part r of each rank's input goes to rank r. If this rank does not keep its own part,
+    /// the output has one part less.
+    AllToAll { keeps_own: bool },
     /// `buffer -> buffer`: copies the buffer of rank `root`.
     Broadcast { root: usize },
 }
@@ -27,7 +28,7 @@ pub(super) enum Move {
 impl Move {
     /// Whether ranks can do it by reading each other's memory.
     pub(super) fn reads_peers(self) -> bool {
-        matches!(self, Move::AllGather | Move::AllToAll)
+        matches!(self, Move::AllGather | Move::AllToAll { .. })
     }
 }
 
@@ -48,7 +49,7 @@ impl Kernel for Collective {
     fn name(&self) -> &'static str {
         match self.what {
             Move::AllGather => "all_gather",
-            Move::AllToAll => "all_to_all",
+            Move::AllToAll { .. } => "all_to_all",
             Move::Broadcast { .. } => "broadcast",
         }
     }
@@ -59,13 +60,16 @@ impl Kernel for Collective {
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let Some(carrier) = self.carrier.clone() else { return call.missing() };
+        // The complete tensor, with a part for each rank.
         let out = call.outs[0];
-        let bytes = (out.len() * out.dtype.size()) as u64;
+        let whole = call.ins.first().copied().unwrap_or(out);
+        let bytes = (whole.len() * whole.dtype.size()) as u64;
         let part_bytes = bytes / self.communicator.size() as u64;
         let collective = match self.what {
             Move::AllGather => gpu::Collective::AllGather { buffer: out.address, part_bytes },
-            Move::AllToAll => {
-                gpu::Collective::AllToAll { send: call.ins[0].address, receive: out.address, part_bytes }
+            Move::AllToAll { keeps_own } => {
+                let (send, receive) = (whole.address, out.address);
+                gpu::Collective::AllToAll { send, receive, part_bytes, keeps_own }
             }
             Move::Broadcast { root } => gpu::Collective::Broadcast { buffer: out.address, bytes, root },
         };
@@ -79,7 +83,12 @@ impl Kernel for Collective {
         let content = Content { label: &self.label, dtype: out.dtype().name() };
         let moved = match self.what {
             Move::AllGather => self.communicator.all_gather(out.bytes(), content),
-            Move::AllToAll => self.communicator.all_to_all(ins[0].bytes(), out.bytes(), content),
+            Move::AllToAll { keeps_own: true } => {
+                self.communicator.all_to_all(ins[0].bytes(), out.bytes(), content)
+            }
+            Move::AllToAll { keeps_own: false } => {
+                self.communicator.all_to_others(ins[0].bytes(), out.bytes(), content)
+            }
             Move::Broadcast { root } => self.communicator.broadcast(out.bytes(), root, content),
         };
         moved.map_err(|source| Error::Distributed { op: self.name(), source: Box::new(source) })
@@ -97,9 +106,9 @@ impl Operator for Collective {
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
-        let (ranks, bytes) = (self.communicator.size(), outs[0].bytes());
+        let (ranks, bytes) = (self.communicator.size(), ins[0].bytes());
         let bytes_received = match self.what {
-            Move::AllGather | Move::AllToAll => bytes / ranks as u64 * (ranks as u64 - 1),
+            Move::AllGather | Move::AllToAll { .. } => bytes / ranks as u64 * (ranks as u64 - 1),
             Move::Broadcast { .. } => bytes,
         };
         Cost { bytes_received, ranks, hosts: self.hosts, ..Cost::streaming(0, ins, outs) }

@@ -89,6 +89,7 @@ pub use optimizer::step::{Slot, optimizer_step, optimizer_step_rounded, optimize
 pub use optimizer::unscale::unscale_;
 pub use recurrent::{Cell, RecurrentLayer, RecurrentState};
 pub use reduce::order_statistics::Interpolation;
+pub(crate) use reduce::ordered_sum::ordered_sum_into;
 pub use shape::memory_format::MemoryFormat;
 pub use shape::pad::PadMode;
 pub use shape::view::ReshapeTo;

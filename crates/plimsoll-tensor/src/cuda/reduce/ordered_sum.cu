@@ -7,6 +7,9 @@
 //   WIDTH  the number of neighbouring elements that a thread adds, which are aligned as a unit
 //   PARTS  the number of parts, if the code is unrolled for it; else 0
 
+// Where a part begins. One of them, number own_at, may be elsewhere.
+#define PART(p) ((p) == own_at ? own : x + ((p) - ((p) > own_at)) * n)
+
 #if PARTS
 // The largest power of two below N.
 template <int N, int HALF = 1, bool FITS = (2 * HALF < N)> struct Left { static constexpr int value = Left<N, 2 * HALF>::value; };
@@ -21,14 +24,14 @@ template <> struct Tree<1> {
 };
 #endif
 
-extern "C" __global__ void __launch_bounds__(256) kernel(O* out, const T* x, i64 n, i64 parts, double scale) {
+extern "C" __global__ void __launch_bounds__(256) kernel(O* out, const T* x, const T* own, i64 n, i64 parts, i64 own_at, double scale) {
     i64 i = ((i64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (i >= n) return;
     Pack<O, WIDTH> sums;
 #if PARTS
     Pack<T, WIDTH> terms[PARTS];
 #pragma unroll
-    for (int part = 0; part < PARTS; part++) terms[part] = *(const Pack<T, WIDTH>*)(x + part * n + i);
+    for (int part = 0; part < PARTS; part++) terms[part] = *(const Pack<T, WIDTH>*)(PART(part) + i);
 #pragma unroll
     for (int at = 0; at < WIDTH; at++) {
         A wide[PARTS];
@@ -41,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(O* out, const T* x, i64
         A nodes[32];
         int depth = 0;
         for (i64 part = 0; part < parts; part++) {
-            nodes[depth++] = load<A>(x + part * n + i + at);
+            nodes[depth++] = load<A>(PART(part) + i + at);
             // The number of complete subtrees that end here is the number of trailing zero bits in the number of parts
             // so far.
             for (i64 rest = part + 1; !(rest & 1); rest >>= 1) {

@@ -4,10 +4,9 @@
 use smallvec::smallvec;
 
 use crate::cpu::kernels::number::{Float, by_float};
-use crate::cpu::kernels::reduce::ordered_sum::ordered_sum;
+use crate::cpu::kernels::reduce::ordered_sum::{ordered_sum, ordered_sum_of};
 use crate::cuda::{self, CudaCall};
 use crate::dispatch::{call, call_one};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -21,8 +20,6 @@ use crate::tensor::{Grads, Tensor};
 #[derive(Clone, Copy, Debug)]
 struct OrderedSum {
     scale: f64,
-    /// The type of the sum: that of `x`, or the type in which values are added.
-    dtype: DType,
 }
 
 impl Kernel for OrderedSum {
@@ -32,13 +29,12 @@ impl Kernel for OrderedSum {
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let parts = call.ins[0].shape()[0];
-        cuda::reduce::ordered_sum::ordered_sum(call, parts, self.scale)
+        cuda::reduce::ordered_sum::ordered_sum(call, parts, None, self.scale)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
         by_float!(x.dtype(), T => {
-            // A sum of a different type has 32 bits; 16-bit floats are passed in 32 bits as well.
             ordered_sum::<T>(x.shape()[0], x.elements(), T::of(self.scale), out.elements());
         });
         Ok(())
@@ -50,7 +46,7 @@ impl Operator for OrderedSum {
         let [x] = operands::inputs(self.name(), ins)?;
         want_float(self.name(), x.dtype)?;
         match x.shape() {
-            [parts, rest @ ..] if *parts > 0 => Ok(smallvec![Output::new(rest, self.dtype)]),
+            [parts, rest @ ..] if *parts > 0 => Ok(smallvec![Output::new(rest, x.dtype)]),
             shape => {
                 let message =
                     format!("{shape:?} has no parts: the first dimension, their number, must be at least 1");
@@ -91,20 +87,79 @@ impl Tensor {
     /// memory runs out.
     #[track_caller]
     pub fn ordered_sum(&self, scale: f64) -> Result<Tensor> {
-        call_one(OrderedSum { scale, dtype: self.dtype() }, &[self])
+        call_one(OrderedSum { scale }, &[self])
+    }
+}
+
+/// `others, own, out -> out`, or `others, out -> out`: the ordered sum of the parts of `others` and one more, `own`, whose
+/// number among all parts is `at`. Without `own`, `out` holds it. `out` may have the type in which values are added.
+#[derive(Clone, Copy, Debug)]
+struct OrderedSumInto {
+    at: usize,
+    scale: f64,
+}
+
+impl Kernel for OrderedSumInto {
+    fn name(&self) -> &'static str {
+        "ordered_sum_into"
     }
 
-    /// Like [`Tensor::ordered_sum`], but the result has the type in which values are added, so it is not rounded to 16
-    /// bits.
-    #[track_caller]
-    pub(crate) fn ordered_sum_wide(&self, scale: f64) -> Result<Tensor> {
-        call_one(OrderedSum { scale, dtype: self.dtype().accumulator() }, &[self])
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let parts = call.ins[0].shape()[0] + 1;
+        cuda::reduce::ordered_sum::ordered_sum(call, parts, Some(self.at), self.scale)
     }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let CpuCall { ins, mut outs, .. } = call;
+        let Some(out) = outs.pop() else { unreachable!("inferred") };
+        let (others, own) = (ins[0], ins.get(1));
+        by_float!(others.dtype(), T => {
+            // A sum of a different type has 32 bits; 16-bit floats are passed in 32 bits as well.
+            let (count, out) = (others.shape()[0], out.elements::<T>());
+            let all = others.elements::<T>();
+            let other = |part: usize| Some(&all[part * out.len()..(part + 1) * out.len()]);
+            let mut parts: Vec<Option<&[T]>> = (0..count).map(other).collect();
+            parts.insert(self.at, own.map(|own| own.elements()));
+            ordered_sum_of(&parts, T::of(self.scale), out);
+        });
+        Ok(())
+    }
+}
+
+impl Operator for OrderedSumInto {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let out = ins.len() - 1;
+        Ok(smallvec![Output::in_place(out, &ins[out])])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(ins[0].layout.len() as u64, ins, outs)
+    }
+}
+
+/// Writes to `out` the [ordered sum](Tensor::ordered_sum) of the parts of `others`, `[parts - 1, len]`, and of `own`, `[len]`, which
+/// is part `at` among them; without `own`, `out` holds it. The sum is rounded to the type of `out`, which is that of the parts or
+/// the one in which they are added.
+pub(crate) fn ordered_sum_into(
+    out: &Tensor,
+    others: &Tensor,
+    own: Option<&Tensor>,
+    at: usize,
+    scale: f64,
+) -> Result<()> {
+    let mut ins = vec![others];
+    ins.extend(own);
+    ins.push(out);
+    call(OrderedSumInto { at, scale }, &ins).map(drop)
 }
 
 /// The cases that the conformance suite runs.
 pub(crate) fn cases() -> Vec<Case> {
-    let run = |ins: &[&Tensor]| call(OrderedSum { scale: 0.25, dtype: ins[0].dtype() }, ins);
+    let run = |ins: &[&Tensor]| call(OrderedSum { scale: 0.25 }, ins);
     let sum = |ins: &[Vec<f64>], len: usize| {
         vec![(0..len).map(|i| ins[0].iter().skip(i).step_by(len).sum::<f64>() / 4.0).collect()]
     };
