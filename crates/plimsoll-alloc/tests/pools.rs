@@ -1,6 +1,6 @@
 //! Private pools: specification 14.7, and the rules of section 6.
 
-use plimsoll_alloc::{Allocation, Error, Event, PoolError, PoolId, Request, StreamId};
+use plimsoll_alloc::{Addr, Allocation, Error, Event, PoolError, PoolId, Request, StreamId};
 
 use crate::trace::{MIB, Traced, assert_counters, assert_sound, device, layout};
 
@@ -62,6 +62,22 @@ fn a_no_split_pool_allocates_whole_segments() {
     assert_eq!(x.bytes(), 2 * MIB);
     let y = alloc_in(&mut a, PoolId::DEFAULT, 4096);
     assert_eq!(y.bytes(), 4096);
+    a.free(x);
+    a.free(y);
+}
+
+#[test]
+fn a_plain_pool_has_no_expandable_segments() {
+    let mut a = device(1024 * MIB, "expandable_segments:True");
+    a.set_plain(POOL);
+    a.create_pool(POOL).unwrap();
+    let (x, y) = (alloc_in(&mut a, POOL, 30 * MIB), alloc_in(&mut a, PoolId::DEFAULT, 30 * MIB));
+    let is_expandable = |at: Addr| {
+        let segments = a.segments();
+        segments.iter().find(|segment| segment.addr <= at && at.0 < segment.addr.0 + segment.bytes).unwrap().is_expandable
+    };
+    assert_eq!((is_expandable(x.addr()), is_expandable(y.addr())), (false, true));
+    assert_sound(&a);
     a.free(x);
     a.free(y);
 }

@@ -4,7 +4,7 @@ use std::thread;
 
 use plimsoll_tensor::testing::LateConfig;
 use plimsoll_tensor::{
-    DType, Device, Error, ProcessGroup, ReduceOp, Result, SimConfig, Tensor, op::clip_norm_, unscale_,
+    DType, Device, Error, ProcessGroup, ReduceOp, Result, Segment, SimConfig, Tensor, op::clip_norm_, unscale_,
 };
 
 /// Runs `f` on each rank of a group of threads.
@@ -143,6 +143,41 @@ fn a_simulated_group_requests_the_same_bytes_and_moves_none() {
     assert!(error.to_string().contains("this group is simulated"), "{error}");
     assert!(alone.barrier().is_ok());
     assert_eq!(alone.all_gather_bytes(b"x", "").unwrap().len(), 1024);
+}
+
+/// Bytes outside the allocator that a reduce-scatter and an all-gather of shared memory take.
+fn outside_of_shared(gpu: &str, ranks: usize) -> u64 {
+    let device = Device::sim(SimConfig::like(gpu).unwrap());
+    let group = ProcessGroup::simulated(0, ranks);
+    let before = device.outside_bytes().unwrap();
+    let shared = group.empty_shared(&[1 << 24], DType::BF16, &device).unwrap();
+    let own = Tensor::empty(&[(1 << 24) / ranks], DType::BF16, &device).unwrap();
+    group.reduce_scatter_tensor(&own, &shared, ReduceOp::Avg).unwrap();
+    group.all_gather_into_tensor(&shared, &own).unwrap();
+    device.outside_bytes().unwrap() - before
+}
+
+#[test]
+fn shared_memory_needs_no_nccl_between_gpus_of_one_host_with_nvlink() {
+    assert_eq!((outside_of_shared("H200", 2), outside_of_shared("H200", 8)), (0, 0));
+    // Two hosts, and GPUs without NVLink.
+    assert!(outside_of_shared("H200", 16) > 1 << 30 && outside_of_shared("RTX 4090", 2) > 0);
+}
+
+#[test]
+fn shared_memory_is_one_allocation_of_the_device() {
+    let device = Device::sim(SimConfig::like("H200").unwrap());
+    device.set_allocator_settings("expandable_segments:True").unwrap();
+    let group = ProcessGroup::simulated(0, 2);
+    let shared = group.empty_shared(&[1 << 24], DType::F32, &device).unwrap();
+    let usual = Tensor::empty(&[1 << 24], DType::F32, &device).unwrap();
+    let is_expandable = |tensor: &Tensor| {
+        let at = tensor.data_ptr() as u64;
+        let holds = |it: &&Segment| it.addr.0 <= at && at < it.addr.0 + it.bytes;
+        device.memory_snapshot().iter().find(holds).unwrap().is_expandable
+    };
+    assert_eq!((is_expandable(&shared), is_expandable(&usual)), (false, true));
+    assert_eq!(device.memory_reserved(), 2 * (1 << 26));
 }
 
 #[test]
