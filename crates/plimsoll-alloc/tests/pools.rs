@@ -74,7 +74,11 @@ fn a_plain_pool_has_no_expandable_segments() {
     let (x, y) = (alloc_in(&mut a, POOL, 30 * MIB), alloc_in(&mut a, PoolId::DEFAULT, 30 * MIB));
     let is_expandable = |at: Addr| {
         let segments = a.segments();
-        segments.iter().find(|segment| segment.addr <= at && at.0 < segment.addr.0 + segment.bytes).unwrap().is_expandable
+        segments
+            .iter()
+            .find(|segment| segment.addr <= at && at.0 < segment.addr.0 + segment.bytes)
+            .unwrap()
+            .is_expandable
     };
     assert_eq!((is_expandable(x.addr()), is_expandable(y.addr())), (false, true));
     assert_sound(&a);

@@ -4,7 +4,8 @@ use std::thread;
 
 use plimsoll_tensor::testing::LateConfig;
 use plimsoll_tensor::{
-    DType, Device, Error, ProcessGroup, ReduceOp, Result, Segment, SimConfig, Tensor, op::clip_norm_, unscale_,
+    DType, Device, Error, ProcessGroup, ReduceOp, Result, Segment, SimConfig, Tensor, op::clip_norm_,
+    unscale_,
 };
 
 /// Runs `f` on each rank of a group of threads.

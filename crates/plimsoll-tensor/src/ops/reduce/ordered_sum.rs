@@ -167,5 +167,17 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("ordered_sum", &[&[5, 7]], run).expect(move |ins| sum(ins, 7)),
         Case::new("ordered_sum of matrices", &[&[2, 3, 4]], run).expect(move |ins| sum(ins, 12)),
         Case::new("ordered_sum of one", &[&[1, 6]], run).expect(move |ins| sum(ins, 6)),
+        Case::new("ordered_sum_into", &[&[4, 7], &[7], &[7]], |ins| {
+            let out = ins[2].copy()?;
+            call(OrderedSumInto { at: 2, scale: 0.25 }, &[ins[0], ins[1], &out])
+        })
+        .expect(move |ins| sum(&[[&ins[0][..], &ins[1]].concat()], 7))
+        .without_derivative(),
+        Case::new("ordered_sum_into of its own part", &[&[2, 5], &[5]], |ins| {
+            let out = ins[1].copy()?;
+            call(OrderedSumInto { at: 0, scale: 0.25 }, &[ins[0], &out])
+        })
+        .expect(move |ins| sum(&[ins.concat()], 5))
+        .without_derivative(),
     ]
 }
