@@ -31,6 +31,8 @@
 //! | `reduce/` | sums, other reductions and argmax; cumulative sums and products |
 //! | `shape/` | flips, rolls, padding; the derivative of overlapping windows |
 //! | `matmul/` | strided, batched, large and 16-bit float products; distances between all pairs of vectors |
+//! | `linalg/` | factorizations of matrices, systems of equations, determinants |
+//! | `fft/` | Fourier transforms of complex and real rows |
 //! | `convolution/` | convolution: its three passes, with `tile.rs` and as plain loops; pooling; resampling |
 //! | `normalization/` | normalization of rows, channels and groups of channels; softmax |
 //! | `random/` | random numbers; the random bits of dropout; weighted sampling |
@@ -50,7 +52,9 @@ pub mod convolution;
 pub mod dtype;
 pub mod elementwise;
 pub mod exp;
+pub mod fft;
 pub mod indexing;
+pub mod linalg;
 pub mod loss;
 pub mod matmul;
 pub mod normalization;

@@ -196,6 +196,16 @@ pub enum Error {
         /// Which rank, and why.
         source: Box<plimsoll_dist::Error>,
     },
+    /// A matrix has no result: it is singular, not positive-definite, or not finite. PyTorch's `LinAlgError`.
+    #[error("{op}{}: {message}", .batch.map_or_else(String::new, |at| format!(" (batch element {at})")))]
+    LinAlg {
+        /// The operation that was called.
+        op: &'static str,
+        /// The place of the matrix in the batch, counted row by row; `None` if there is no batch.
+        batch: Option<usize>,
+        /// What is wrong with the matrix.
+        message: String,
+    },
     /// An argument is out of range.
     #[error("{op}: {message}")]
     Argument {

@@ -129,6 +129,7 @@ pub use ops::{
     MemoryFormat, OPERATORS, PadMode, RecurrentLayer, RecurrentState, ReshapeTo, ResizeTo, Rotary,
     ScatterReduction, Tolerance, WindowOptions, unscale_,
 };
+pub use ops::{fft, linalg};
 pub use plimsoll_alloc::{BlockState, Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};
 pub use random::{Generator, RngState, with_generator};

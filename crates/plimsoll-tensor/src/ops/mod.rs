@@ -8,6 +8,8 @@
 //! | `shape/` | views; joining, repeating, flipping and padding |
 //! | `creation/` | creating and copying tensors, and reading their values |
 //! | `matmul/` | matrix products, linear layers, distances of vectors |
+//! | `linalg/` | norms, factorizations, systems of equations, determinants |
+//! | `fft/` | Fourier transforms |
 //! | `convolution/` | convolution, pooling, resampling |
 //! | `normalization/` | normalization of rows, batches and groups; softmax |
 //! | `attention/` | attention, rotary embedding |
@@ -28,7 +30,9 @@ mod attention;
 mod convolution;
 mod creation;
 mod elementwise;
+pub mod fft;
 mod indexing;
+pub mod linalg;
 mod loss;
 mod matmul;
 mod normalization;
@@ -50,6 +54,8 @@ pub static OPERATORS: LazyLock<Vec<(&str, Cases)>> = LazyLock::new(|| {
         shape::CASES,
         creation::CASES,
         matmul::CASES,
+        linalg::CASES,
+        fft::CASES,
         convolution::CASES,
         normalization::CASES,
         attention::CASES,

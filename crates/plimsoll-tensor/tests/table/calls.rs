@@ -9,6 +9,9 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Result<Vec<Tens
     if let Some(outputs) = super::further::call(op, args, inputs) {
         return outputs;
     }
+    if let Some(outputs) = super::linalg::call(op, args, inputs) {
+        return outputs;
+    }
     if let Some(output) = super::edges::call(op, args, inputs) {
         return output.map(|output| vec![output]);
     }

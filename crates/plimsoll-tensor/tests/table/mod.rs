@@ -1,12 +1,13 @@
 //! Operations that move, select and reduce elements, and others that training programs use, compared with PyTorch: outputs and
-//! gradients of `fixtures/table.json`, `fixtures/training.json` and `fixtures/further.json`.
+//! gradients of `table.json`, `training.json`, `further.json` and `linalg.json` in `fixtures`.
 //!
 //! Scripts of the same names, in the same folder, made the tables. A new operation needs a few lines there and one in
-//! `calls.rs`, `training.rs`, `further.rs` or `edges.rs`. Each case runs with its inputs in three forms.
+//! `calls.rs`, `training.rs`, `further.rs`, `linalg.rs` or `edges.rs`. Each case runs with its inputs in three forms.
 
 mod calls;
 mod edges;
 mod further;
+mod linalg;
 pub(crate) mod tensors;
 mod training;
 
@@ -26,7 +27,8 @@ fn cases() -> Vec<Value> {
     }
     let table = read(include_str!("../fixtures/table.json"));
     let further = read(include_str!("../fixtures/further.json"));
-    [table, read(include_str!("../fixtures/training.json")), further].concat()
+    let linalg = read(include_str!("../fixtures/linalg.json"));
+    [table, read(include_str!("../fixtures/training.json")), further, linalg].concat()
 }
 
 fn texts(values: &Value) -> Vec<Option<&str>> {

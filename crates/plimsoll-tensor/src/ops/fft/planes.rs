@@ -1,0 +1,92 @@
+//! Transforms along two dimensions.
+
+use super::transforms::{FftNorm, fft, ifft, irfft, rfft};
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// The size along each of the two dimensions, where it is given.
+fn sizes(s: impl Into<Option<[usize; 2]>>) -> [Option<usize>; 2] {
+    s.into().map_or([None; 2], |s| s.map(Some))
+}
+
+/// The Fourier transform of complex numbers `[…, 2]` along two dimensions of the complex tensor, with sizes `s` if they are given. Like
+/// `torch.fft.fft2`.
+///
+/// ```
+/// use plimsoll_tensor::fft::{FftNorm, fft2};
+/// use plimsoll_tensor::{Device, Tensor};
+/// let z = Tensor::ones(&[2, 3, 2], &Device::cpu())?;
+/// let spectrum = fft2(&z, None, [-2, -1], FftNorm::Backward)?;
+/// assert_eq!((spectrum.shape(), &spectrum.to_vec::<f32>()?[..2]), (&[2, 3, 2][..], &[6.0, 6.0][..]));
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// The same errors as [`fft`].
+#[track_caller]
+pub fn fft2(
+    z: impl AsRef<Tensor>,
+    s: impl Into<Option<[usize; 2]>>,
+    dim: [isize; 2],
+    norm: FftNorm,
+) -> Result<Tensor> {
+    let [height, width] = sizes(s);
+    fft(fft(z, width, dim[1], norm)?, height, dim[0], norm)
+}
+
+/// The inverse of [`fft2`]. Like `torch.fft.ifft2`.
+///
+/// # Errors
+/// The same errors as [`fft`].
+#[track_caller]
+pub fn ifft2(
+    z: impl AsRef<Tensor>,
+    s: impl Into<Option<[usize; 2]>>,
+    dim: [isize; 2],
+    norm: FftNorm,
+) -> Result<Tensor> {
+    let [height, width] = sizes(s);
+    ifft(ifft(z, width, dim[1], norm)?, height, dim[0], norm)
+}
+
+/// The Fourier transform of real numbers along two dimensions, with sizes `s` if they are given. Returns half of the spectrum along the second
+/// one, `[…, 2]`. Like `torch.view_as_real(torch.fft.rfft2(x))`.
+///
+/// ```
+/// use plimsoll_tensor::fft::{FftNorm, irfft2, rfft2};
+/// use plimsoll_tensor::{Device, Tensor};
+/// let image = Tensor::randn(&[3, 8, 6], &Device::cpu())?;
+/// let spectrum = rfft2(&image, None, [-2, -1], FftNorm::Ortho)?;
+/// assert_eq!(spectrum.shape(), [3, 8, 4, 2]);
+/// let back = irfft2(&spectrum, [8, 6], [-2, -1], FftNorm::Ortho)?;
+/// assert!(back.sub(&image)?.abs()?.max()?.item::<f32>()? < 1e-5);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// The same errors as [`rfft`].
+#[track_caller]
+pub fn rfft2(
+    x: impl AsRef<Tensor>,
+    s: impl Into<Option<[usize; 2]>>,
+    dim: [isize; 2],
+    norm: FftNorm,
+) -> Result<Tensor> {
+    let [height, width] = sizes(s);
+    fft(rfft(x, width, dim[1], norm)?, height, dim[0], norm)
+}
+
+/// The inverse of [`rfft2`]. Pass the sizes if the second one was odd. Like `torch.fft.irfft2(torch.view_as_complex(z))`.
+///
+/// # Errors
+/// The same errors as [`fft`].
+#[track_caller]
+pub fn irfft2(
+    z: impl AsRef<Tensor>,
+    s: impl Into<Option<[usize; 2]>>,
+    dim: [isize; 2],
+    norm: FftNorm,
+) -> Result<Tensor> {
+    let [height, width] = sizes(s);
+    irfft(ifft(z, height, dim[0], norm)?, width, dim[1], norm)
+}
