@@ -11,6 +11,20 @@ pub(super) struct Numbers<'a, T> {
     pub(super) im: &'a [T],
 }
 
+impl<'a, T: Float> Numbers<'a, T> {
+    /// One number.
+    #[inline(always)]
+    pub(super) fn at(self, at: usize) -> (T, T) {
+        (self.re[at], self.im[at])
+    }
+
+    /// The numbers from `at`.
+    #[inline(always)]
+    pub(super) fn part(self, at: usize, len: usize) -> (&'a [T], &'a [T]) {
+        (&self.re[at..][..len], &self.im[at..][..len])
+    }
+}
+
 /// Complex numbers that change.
 pub(super) struct NumbersMut<'a, T> {
     pub(super) re: &'a mut [T],

@@ -7,11 +7,12 @@ use super::plan::{Plan, Tables};
 use super::roots::{Numbers, NumbersMut, fill_roots};
 use crate::number::Float;
 use crate::parallel::{Pieces, for_each_cut_with, scratch_workers};
+use crate::simd::vectorize;
 
 /// Rows that are transformed side by side.
 pub(super) const LANES: usize = 8;
-/// The longest rows of which several are transformed side by side: others do not fit in a cache.
-const LONGEST_LANES: usize = 4096;
+/// The complex numbers of all rows that are transformed side by side: two buffers of more do not fit in the first cache.
+const MOST_NUMBERS: usize = 4096;
 
 /// The rows that a transform reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +64,8 @@ impl Sizes {
         Plan::of(if self.is_halved() { self.n / 2 } else { self.n })
     }
 
-    fn lanes(self, rows: usize) -> usize {
-        if self.n > LONGEST_LANES { 1 } else { rows.clamp(1, LANES) }
+    fn lanes(self, plan: &Plan, rows: usize) -> usize {
+        rows.min(MOST_NUMBERS / plan.buffer_len()).clamp(1, LANES)
     }
 }
 
@@ -75,14 +76,15 @@ fn floats_of<T>(elements: usize) -> usize {
 
 /// The elements of the tables, and of one thread's two buffers.
 fn scratch_parts(sizes: Sizes, plan: &Plan, rows: usize) -> [usize; 2] {
-    [2 * sizes.n + plan.tables_len(), 4 * plan.buffer_len() * sizes.lanes(rows)]
+    [2 * sizes.n + plan.tables_len(), 4 * plan.buffer_len() * sizes.lanes(plan, rows)]
 }
 
 /// The scratch memory of [`transform`].
 pub fn fft_scratch_len<T>(transform: Transform, n: usize, rows: usize) -> usize {
     let sizes = Sizes { transform, n };
-    let [tables, buffers] = scratch_parts(sizes, &sizes.plan(), rows);
-    let workers = scratch_workers(rows.div_ceil(sizes.lanes(rows)));
+    let plan = sizes.plan();
+    let [tables, buffers] = scratch_parts(sizes, &plan, rows);
+    let workers = scratch_workers(rows.div_ceil(sizes.lanes(&plan, rows)));
     floats_of::<T>(tables) + workers * floats_of::<T>(buffers)
 }
 
@@ -109,17 +111,23 @@ pub fn transform<T: Float>(
     let roots = roots.into_read();
     let tables =
         plan.tables(roots, &mut memory, bytemuck::cast_slice_mut(&mut scratch[..floats_of::<T>(buffers)]));
-    let lanes = sizes.lanes(rows);
-    let cut = Pieces::of(out, lanes * written);
-    for_each_cut_with(rows.div_ceil(lanes), cut, scratch, floats_of::<T>(buffers), |chunk, out, scratch| {
-        let lanes = out.len() / written;
-        let x = &x[chunk * sizes.lanes(rows) * read..][..lanes * read];
-        let mut memory = bytemuck::cast_slice_mut::<f32, T>(scratch);
-        let len = plan.buffer_len() * lanes;
-        let buffers = [NumbersMut::take(&mut memory, len), NumbersMut::take(&mut memory, len)];
-        let block = Block { sizes, lanes, factors, plan: &plan, roots };
-        block.run(tables, buffers, x, out);
-    });
+    let lanes_of_all = sizes.lanes(&plan, rows);
+    let cut = Pieces::of(out, lanes_of_all * written);
+    for_each_cut_with(
+        rows.div_ceil(lanes_of_all),
+        cut,
+        scratch,
+        floats_of::<T>(buffers),
+        |chunk, out, scratch| {
+            let lanes = out.len() / written;
+            let x = &x[chunk * lanes_of_all * read..][..lanes * read];
+            let mut memory = bytemuck::cast_slice_mut::<f32, T>(scratch);
+            let len = plan.buffer_len() * lanes;
+            let buffers = [NumbersMut::take(&mut memory, len), NumbersMut::take(&mut memory, len)];
+            let block = Block { sizes, lanes, factors, plan: &plan, roots };
+            block.run(tables, buffers, x, out);
+        },
+    );
 }
 
 /// Rows that are transformed side by side.
@@ -140,10 +148,10 @@ impl<T: Float> Block<'_, T> {
         rows: &[T],
         out: &mut [T],
     ) {
-        let [read, written] = self.sizes.widths();
-        for (lane, row) in rows.chunks_exact(read).enumerate() {
-            self.load(row, lane, &mut x);
-        }
+        vectorize(
+            #[inline(always)]
+            || self.load(rows, &mut x),
+        );
         // Backward by the forward transform: with the two parts exchanged, before and after.
         let exchanged = matches!(self.sizes.transform, Transform::Backward | Transform::ToReal);
         let exchange = |numbers: &mut NumbersMut<'b, T>| {
@@ -155,96 +163,175 @@ impl<T: Float> Block<'_, T> {
         exchange(&mut y);
         let mut found = self.plan.run(tables, self.lanes, x, y);
         exchange(&mut found);
-        for (lane, row) in out.chunks_exact_mut(written).enumerate() {
-            self.store(found.read(), lane, row);
-        }
+        vectorize(
+            #[inline(always)]
+            || self.store(found.read(), out),
+        );
     }
 
-    /// What a number of half of the spectrum is multiplied by, if its neighbours on the circle are or are not among the rest of it.
+    /// What a number of half of the spectrum is multiplied by.
     fn factor(&self, k: usize) -> T {
         let stands_for_two = k > 0 && 2 * k < self.sizes.n;
         T::of(if stands_for_two { self.factors.all * self.factors.doubled } else { self.factors.all })
     }
 
-    fn load(&self, row: &[T], lane: usize, x: &mut NumbersMut<'_, T>) {
-        let (n, lanes) = (self.sizes.n, self.lanes);
-        let mut set = |at: usize, (re, im): (T, T)| {
-            (x.re[at * lanes + lane], x.im[at * lanes + lane]) = (re, im);
-        };
+    /// A number of a half spectrum, times `by`.
+    #[inline(always)]
+    fn number(&self, rows: &[T], lane: usize, k: usize, by: T) -> (T, T) {
+        let at = lane * self.sizes.widths()[0] + 2 * k;
+        let im = if k == 0 || 2 * k == self.sizes.n { T::of(0.0) } else { rows[at + 1] * by };
+        (rows[at] * by, im)
+    }
+
+    #[inline(always)]
+    fn load(&self, rows: &[T], x: &mut NumbersMut<'_, T>) {
+        let (n, lanes, [width, _]) = (self.sizes.n, self.lanes, self.sizes.widths());
         match self.sizes.transform {
             Transform::FromReal if !self.sizes.is_halved() => {
-                row.iter().enumerate().for_each(|(at, &re)| set(at, (re, T::of(0.0))));
+                fill(
+                    x,
+                    lanes,
+                    0..n,
+                    #[inline(always)]
+                    |lane, at| (rows[lane * width + at], T::of(0.0)),
+                );
             }
             Transform::Forward | Transform::Backward | Transform::FromReal => {
-                row.chunks_exact(2).enumerate().for_each(|(at, pair)| set(at, (pair[0], pair[1])));
+                fill(
+                    x,
+                    lanes,
+                    0..width / 2,
+                    #[inline(always)]
+                    |lane, at| {
+                        let at = lane * width + 2 * at;
+                        (rows[at], rows[at + 1])
+                    },
+                );
             }
             Transform::ToReal => {
-                let number = |k: usize| {
-                    let by = self.factor(k);
-                    let im = if k == 0 || 2 * k == n { T::of(0.0) } else { row[2 * k + 1] * by };
-                    (row[2 * k] * by, im)
-                };
                 if self.sizes.is_halved() {
                     let half = n / 2;
-                    for k in 0..half {
-                        let ((a, b), (c, d)) = (number(k), number(half - k));
-                        // The sum with the conjugate, and the difference times `i` and the conjugate root.
-                        let (sum, difference) = ((a + c, b - d), (a - c, b + d));
+                    let parts = x.re.chunks_exact_mut(lanes).zip(x.im.chunks_exact_mut(lanes)).take(half);
+                    for (k, (re, im)) in parts.enumerate() {
+                        let (by, other) = (self.factor(k), self.factor(half - k));
                         let (cos, sin) = (self.roots.re[k], -self.roots.im[k]);
-                        let re = difference.0 * cos - difference.1 * sin;
-                        let im = difference.0 * sin + difference.1 * cos;
-                        set(k, (sum.0 - im, sum.1 + re));
+                        for (lane, (re, im)) in re.iter_mut().zip(im).enumerate() {
+                            let ((a, b), (c, d)) =
+                                (self.number(rows, lane, k, by), self.number(rows, lane, half - k, other));
+                            // The sum with the conjugate, and the difference times `i` and the conjugate root.
+                            let (sum, difference) = ((a + c, b - d), (a - c, b + d));
+                            *re = sum.0 - (difference.0 * sin + difference.1 * cos);
+                            *im = sum.1 + (difference.0 * cos - difference.1 * sin);
+                        }
                     }
                 } else {
-                    set(0, number(0));
-                    for k in 1..=n / 2 {
-                        let (re, im) = number(k);
-                        set(k, (re, im));
-                        set(n - k, (re, -im));
-                    }
+                    fill(
+                        x,
+                        lanes,
+                        0..n / 2 + 1,
+                        #[inline(always)]
+                        |lane, k| self.number(rows, lane, k, self.factor(k)),
+                    );
+                    fill(
+                        x,
+                        lanes,
+                        n / 2 + 1..n,
+                        #[inline(always)]
+                        |lane, at| {
+                            let (re, im) = self.number(rows, lane, n - at, self.factor(n - at));
+                            (re, -im)
+                        },
+                    );
                 }
             }
         }
     }
 
-    fn store(&self, found: Numbers<'_, T>, lane: usize, out: &mut [T]) {
-        let lanes = self.lanes;
-        let number = |at: usize| (found.re[at * lanes + lane], found.im[at * lanes + lane]);
+    #[inline(always)]
+    fn store(&self, found: Numbers<'_, T>, out: &mut [T]) {
+        let (lanes, [_, width]) = (self.lanes, self.sizes.widths());
         let all = T::of(self.factors.all);
         match self.sizes.transform {
-            Transform::Forward | Transform::Backward => {
-                for (at, pair) in out.chunks_exact_mut(2).enumerate() {
-                    let (re, im) = number(at);
-                    (pair[0], pair[1]) = (re * all, im * all);
-                }
-            }
+            Transform::Forward | Transform::Backward => write(
+                out,
+                lanes,
+                width,
+                #[inline(always)]
+                |lane, at| {
+                    let (re, im) = found.at(at * lanes + lane);
+                    (re * all, im * all)
+                },
+            ),
             // The numbers were multiplied when they were read.
             Transform::ToReal if self.sizes.is_halved() => {
-                for (at, pair) in out.chunks_exact_mut(2).enumerate() {
-                    (pair[0], pair[1]) = number(at);
+                write(
+                    out,
+                    lanes,
+                    width,
+                    #[inline(always)]
+                    |lane, at| found.at(at * lanes + lane),
+                );
+            }
+            Transform::ToReal => {
+                for (lane, row) in out.chunks_exact_mut(width).enumerate() {
+                    row.iter_mut().enumerate().for_each(|(at, out)| *out = found.at(at * lanes + lane).0);
                 }
             }
-            Transform::ToReal => out.iter_mut().enumerate().for_each(|(at, out)| *out = number(at).0),
             Transform::FromReal if self.sizes.is_halved() => {
                 let half = self.sizes.n / 2;
-                for (k, pair) in out.chunks_exact_mut(2).enumerate() {
-                    let ((a, b), (c, d)) = (number(k % half), number((half - k) % half));
-                    // Of the even elements, and of the odd ones.
-                    let two = T::of(2.0);
-                    let (even, odd) = (((a + c) / two, (b - d) / two), ((b + d) / two, (c - a) / two));
+                for k in 0..=half {
                     // The last root is half a turn.
                     let (cos, sin) = (self.roots.re[k], self.roots.im[k]);
-                    let by = self.factor(k);
-                    pair[0] = (even.0 + odd.0 * cos - odd.1 * sin) * by;
-                    pair[1] = (even.1 + odd.0 * sin + odd.1 * cos) * by;
+                    let by = self.factor(k) * T::of(0.5);
+                    let (own, other) =
+                        if k == half { (0, 0) } else { (k, if k == 0 { 0 } else { half - k }) };
+                    for lane in 0..lanes {
+                        let ((a, b), (c, d)) = (found.at(own * lanes + lane), found.at(other * lanes + lane));
+                        // Twice the spectra of the even elements, and of the odd ones.
+                        let (even, odd) = ((a + c, b - d), (b + d, c - a));
+                        let pair = &mut out[lane * width + 2 * k..][..2];
+                        pair[0] = (even.0 + odd.0 * cos - odd.1 * sin) * by;
+                        pair[1] = (even.1 + odd.0 * sin + odd.1 * cos) * by;
+                    }
                 }
             }
-            Transform::FromReal => {
-                for (k, pair) in out.chunks_exact_mut(2).enumerate() {
-                    let ((re, im), by) = (number(k), self.factor(k));
-                    (pair[0], pair[1]) = (re * by, im * by);
-                }
-            }
+            Transform::FromReal => write(
+                out,
+                lanes,
+                width,
+                #[inline(always)]
+                |lane, k| {
+                    let ((re, im), by) = (found.at(k * lanes + lane), self.factor(k));
+                    (re * by, im * by)
+                },
+            ),
+        }
+    }
+}
+
+/// Sets some numbers of all rows in a buffer.
+#[inline(always)]
+fn fill<T: Float>(
+    x: &mut NumbersMut<'_, T>,
+    lanes: usize,
+    range: std::ops::Range<usize>,
+    number: impl Fn(usize, usize) -> (T, T),
+) {
+    let parts = x.re.chunks_exact_mut(lanes).zip(x.im.chunks_exact_mut(lanes)).enumerate();
+    for (at, (re, im)) in parts.skip(range.start).take(range.len()) {
+        for (lane, (re, im)) in re.iter_mut().zip(im).enumerate() {
+            (*re, *im) = number(lane, at);
+        }
+    }
+}
+
+/// Writes all numbers of rows of `width` elements.
+#[inline(always)]
+fn write<T: Float>(out: &mut [T], lanes: usize, width: usize, number: impl Fn(usize, usize) -> (T, T)) {
+    for at in 0..width / 2 {
+        for lane in 0..lanes {
+            let pair = &mut out[lane * width + 2 * at..][..2];
+            (pair[0], pair[1]) = number(lane, at);
         }
     }
 }

@@ -58,22 +58,22 @@ fn stage<T: Float>(
     let (groups, step) = (len / factor, roots.re.len() / len);
     let outs = y.re.chunks_exact_mut(factor * side).zip(y.im.chunks_exact_mut(factor * side));
     for (group, (re, im)) in (0..groups).zip(outs) {
-        let part = |nth: usize| {
-            let at = (group + groups * nth) * side;
-            (&x.re[at..][..side], &x.im[at..][..side])
-        };
-        let root = |nth: usize| (roots.re[group * nth * step], roots.im[group * nth * step]);
+        let at = |nth: usize| (group + groups * nth) * side;
+        let root = group * step;
         match factor {
-            2 => of_two([0, 1].map(part), root(1), (re, im)),
-            4 => of_four([0, 1, 2, 3].map(part), [1, 2, 3].map(root), (re, im)),
+            2 => {
+                let parts = [x.part(at(0), side), x.part(at(1), side)];
+                of_two(parts, roots.at(root), (re, im));
+            }
+            4 => {
+                let parts =
+                    [x.part(at(0), side), x.part(at(1), side), x.part(at(2), side), x.part(at(3), side)];
+                of_four(parts, [roots.at(root), roots.at(2 * root), roots.at(3 * root)], (re, im));
+            }
             _ => {
                 let apart = roots.re.len() / factor;
                 for (nth, out) in re.chunks_exact_mut(side).zip(im.chunks_exact_mut(side)).enumerate() {
-                    let of_term = |term: usize| {
-                        let at = term * nth % factor * apart;
-                        (roots.re[at], roots.im[at])
-                    };
-                    of_any(factor, part, of_term, root(nth), out);
+                    of_any((factor, nth * apart), (x, at(0), groups * side), roots, nth * root, out);
                 }
             }
         }
@@ -82,19 +82,98 @@ fn stage<T: Float>(
 
 type Part<'a, T> = (&'a [T], &'a [T]);
 
-#[inline(always)]
-fn times<T: Float>((a, b): (T, T), (re, im): (T, T)) -> (T, T) {
-    (a * re - b * im, a * im + b * re)
+/// Neighbouring numbers, in registers: their real and imaginary parts.
+#[derive(Clone, Copy)]
+struct Few<T, const W: usize>([T; W], [T; W]);
+
+impl<T: Float, const W: usize> Few<T, W> {
+    /// Each pair of parts, by a function of the two numbers.
+    #[inline(always)]
+    fn with(self, other: Self, f: impl Fn((T, T), (T, T)) -> (T, T)) -> Self {
+        let mut out = self;
+        for i in 0..W {
+            (out.0[i], out.1[i]) = f((self.0[i], self.1[i]), (other.0[i], other.1[i]));
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn read((re, im): Part<'_, T>, at: usize) -> Self {
+        let mut out = Few([T::of(0.0); W], [T::of(0.0); W]);
+        out.0.copy_from_slice(&re[at..][..W]);
+        out.1.copy_from_slice(&im[at..][..W]);
+        out
+    }
+
+    #[inline(always)]
+    fn write(self, re: &mut [T], im: &mut [T], at: usize) {
+        re[at..][..W].copy_from_slice(&self.0);
+        im[at..][..W].copy_from_slice(&self.1);
+    }
+
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        self.with(
+            other,
+            #[inline(always)]
+            |a, b| (a.0 + b.0, a.1 + b.1),
+        )
+    }
+
+    #[inline(always)]
+    fn minus(self, other: Self) -> Self {
+        self.with(
+            other,
+            #[inline(always)]
+            |a, b| (a.0 - b.0, a.1 - b.1),
+        )
+    }
+
+    /// Times `-i`.
+    #[inline(always)]
+    fn turned(self) -> Self {
+        self.with(
+            self,
+            #[inline(always)]
+            |a, _| (a.1, -a.0),
+        )
+    }
+
+    #[inline(always)]
+    fn times(self, (re, im): (T, T)) -> Self {
+        self.with(
+            self,
+            #[inline(always)]
+            |a, _| (a.0 * re - a.1 * im, a.0 * im + a.1 * re),
+        )
+    }
+}
+
+/// Runs `$body` for all numbers up to `$count`, as many at a time as fit in a register, and then one at a time.
+macro_rules! in_registers {
+    ($count:expr, $at:ident, $w:ident => $body:expr) => {{
+        let (count, mut $at) = ($count, 0);
+        while $at + 8 <= count {
+            const $w: usize = 8;
+            $body;
+            $at += 8;
+        }
+        while $at < count {
+            const $w: usize = 1;
+            $body;
+            $at += 1;
+        }
+    }};
 }
 
 #[inline(always)]
 fn of_two<T: Float>([a, b]: [Part<'_, T>; 2], root: (T, T), (re, im): (&mut [T], &mut [T])) {
     let side = a.0.len();
-    let ((re0, re1), (im0, im1)) = (re.split_at_mut(side), im.split_at_mut(side));
-    for q in 0..side {
-        (re0[q], im0[q]) = (a.0[q] + b.0[q], a.1[q] + b.1[q]);
-        (re1[q], im1[q]) = times((a.0[q] - b.0[q], a.1[q] - b.1[q]), root);
-    }
+    in_registers!(side, at, W => {
+        let (a, b) = (Few::<T, W>::read(a, at), Few::<T, W>::read(b, at));
+        a.plus(b).write(re, im, at);
+        a.minus(b).times(root).write(re, im, side + at);
+    });
 }
 
 #[inline(always)]
@@ -104,42 +183,35 @@ fn of_four<T: Float>(
     (re, im): (&mut [T], &mut [T]),
 ) {
     let side = a.0.len();
-    let ((re0, re), (im0, im)) = (re.split_at_mut(side), im.split_at_mut(side));
-    let ((re1, re), (im1, im)) = (re.split_at_mut(side), im.split_at_mut(side));
-    let ((re2, re3), (im2, im3)) = (re.split_at_mut(side), im.split_at_mut(side));
-    let (re3, im3) = (&mut re3[..side], &mut im3[..side]);
-    for q in 0..side {
-        let even = ((a.0[q] + c.0[q], a.1[q] + c.1[q]), (a.0[q] - c.0[q], a.1[q] - c.1[q]));
-        let odd = (b.0[q] + d.0[q], b.1[q] + d.1[q]);
-        // Minus `i` times the difference.
-        let turned = (b.1[q] - d.1[q], d.0[q] - b.0[q]);
-        (re0[q], im0[q]) = (even.0.0 + odd.0, even.0.1 + odd.1);
-        (re1[q], im1[q]) = times((even.1.0 + turned.0, even.1.1 + turned.1), first);
-        (re2[q], im2[q]) = times((even.0.0 - odd.0, even.0.1 - odd.1), second);
-        (re3[q], im3[q]) = times((even.1.0 - turned.0, even.1.1 - turned.1), third);
-    }
+    in_registers!(side, at, W => {
+        let (a, b) = (Few::<T, W>::read(a, at), Few::<T, W>::read(b, at));
+        let (c, d) = (Few::<T, W>::read(c, at), Few::<T, W>::read(d, at));
+        let (even, odd) = (a.plus(c), b.plus(d));
+        let (even_rest, odd_rest) = (a.minus(c), b.minus(d).turned());
+        even.plus(odd).write(re, im, at);
+        even_rest.plus(odd_rest).times(first).write(re, im, side + at);
+        even.minus(odd).times(second).write(re, im, 2 * side + at);
+        even_rest.minus(odd_rest).times(third).write(re, im, 3 * side + at);
+    });
 }
 
-/// One output of a factor: the sum of its parts times their roots, times the root of the group.
+/// One output of a factor: the sum of its parts times their roots, times the root of the group. The roots of the parts are `by` apart, and
+/// the parts themselves `distance`.
 #[inline(always)]
-fn of_any<'a, T: Float>(
-    factor: usize,
-    part: impl Fn(usize) -> Part<'a, T>,
-    of_term: impl Fn(usize) -> (T, T),
-    root: (T, T),
+fn of_any<T: Float>(
+    (factor, by): (usize, usize),
+    (x, first, distance): (Numbers<'_, T>, usize, usize),
+    roots: Numbers<'_, T>,
+    root: usize,
     (re, im): (&mut [T], &mut [T]),
 ) {
-    let first = part(0);
-    re.copy_from_slice(first.0);
-    im.copy_from_slice(first.1);
-    for term in 1..factor {
-        let ((x_re, x_im), by) = (part(term), of_term(term));
-        for q in 0..re.len() {
-            let (add_re, add_im) = times((x_re[q], x_im[q]), by);
-            (re[q], im[q]) = (re[q] + add_re, im[q] + add_im);
+    let side = re.len();
+    in_registers!(side, at, W => {
+        let mut sum = Few::<T, W>::read(x.part(first, side), at);
+        for term in 1..factor {
+            let part = Few::<T, W>::read(x.part(first + term * distance, side), at);
+            sum = sum.plus(part.times(roots.at(term * by % roots.re.len())));
         }
-    }
-    for (re, im) in re.iter_mut().zip(im) {
-        (*re, *im) = times((*re, *im), root);
-    }
+        sum.times(roots.at(root)).write(re, im, at);
+    });
 }

@@ -70,7 +70,7 @@ fn a_triangle_is_solved_from_either_end() {
             };
             let a: Vec<f64> = all.iter().enumerate().map(|(at, &x)| read(at / n, at % n, x)).collect();
             // What is not read may be anything.
-            let other = |at: usize| a[at] == 0.0 || triangle.unit && at % (n + 1) == 0;
+            let other = |at: usize| a[at] == 0.0 || triangle.unit && at.is_multiple_of(n + 1);
             let given: Vec<f64> = (0..n * n).map(|at| if other(at) { f64::NAN } else { a[at] }).collect();
             let b = numbers(n * 3);
             let mut x = b.clone();
