@@ -10,7 +10,7 @@
 //! | `plan` | transforms of any length; other lengths by Bluestein's algorithm |
 //! | `rows` | reading rows, and writing their results |
 //!
-//! Real and imaginary parts are separate arrays, and up to [`LANES`](rows::LANES) rows lie side by side, so that loops over
+//! Real and imaginary parts are separate arrays, and several rows lie side by side, so that loops over
 //! neighbouring elements are vectorized in each stage.
 
 mod plan;

@@ -34,6 +34,12 @@ pub fn fftfreq(n: usize, d: f64, device: &Device) -> Result<Tensor> {
 /// The frequencies of [`rfft`](super::rfft) of `n` samples with a distance of `d`, as `float32`: `0, 1, …, n / 2` divided by `n · d`. Like
 /// `torch.fft.rfftfreq`.
 ///
+/// ```
+/// use plimsoll_tensor::{Device, fft};
+/// assert_eq!(fft::rfftfreq(4, 0.5, &Device::cpu())?.to_vec::<f32>()?, [0.0, 0.5, 1.0]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
 /// # Errors
 /// If `n` is 0, or memory runs out.
 #[track_caller]

@@ -38,6 +38,13 @@ pub fn complex(real: impl AsRef<Tensor>, imag: impl AsRef<Tensor>) -> Result<Ten
 
 /// The real parts of `[…, 2]`, as a view. Like `torch.real`.
 ///
+/// ```
+/// use plimsoll_tensor::{Device, Tensor, fft};
+/// let z = Tensor::from_slice(&[3.0f32, -4.0], &[1, 2], &Device::cpu())?;
+/// assert_eq!(fft::real(&z)?.to_vec::<f32>()?, [3.0]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
 /// # Errors
 /// If the last dimension is not 2.
 #[track_caller]
@@ -47,6 +54,13 @@ pub fn real(z: impl AsRef<Tensor>) -> Result<Tensor> {
 }
 
 /// The imaginary parts of `[…, 2]`, as a view. Like `torch.imag`.
+///
+/// ```
+/// use plimsoll_tensor::{Device, Tensor, fft};
+/// let z = Tensor::from_slice(&[3.0f32, -4.0], &[1, 2], &Device::cpu())?;
+/// assert_eq!(fft::imag(&z)?.to_vec::<f32>()?, [-4.0]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
 ///
 /// # Errors
 /// If the last dimension is not 2.
@@ -75,6 +89,13 @@ pub fn abs(z: impl AsRef<Tensor>) -> Result<Tensor> {
 
 /// The angles of complex numbers `[…, 2]`, from -π to π. Like `torch.angle`.
 ///
+/// ```
+/// use plimsoll_tensor::{Device, Tensor, fft};
+/// let i = Tensor::from_slice(&[0.0f32, 1.0], &[1, 2], &Device::cpu())?;
+/// assert!((fft::angle(&i)?.item::<f32>()? - std::f32::consts::FRAC_PI_2).abs() < 1e-6);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
 /// # Errors
 /// If the last dimension is not 2, or memory runs out.
 #[track_caller]
@@ -84,6 +105,13 @@ pub fn angle(z: impl AsRef<Tensor>) -> Result<Tensor> {
 }
 
 /// The complex conjugates of `[…, 2]`. Like `torch.conj`.
+///
+/// ```
+/// use plimsoll_tensor::{Device, Tensor, fft};
+/// let z = Tensor::from_slice(&[3.0f32, -4.0], &[1, 2], &Device::cpu())?;
+/// assert_eq!(fft::conj(&z)?.to_vec::<f32>()?, [3.0, 4.0]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
 ///
 /// # Errors
 /// If the last dimension is not 2, or memory runs out.

@@ -36,6 +36,15 @@ pub fn fft2(
 
 /// The inverse of [`fft2`]. Like `torch.fft.ifft2`.
 ///
+/// ```
+/// use plimsoll_tensor::fft::{FftNorm, fft2, ifft2};
+/// use plimsoll_tensor::{Device, Tensor};
+/// let z = Tensor::ones(&[2, 2, 2], &Device::cpu())?;
+/// let back = ifft2(fft2(&z, None, [0, 1], FftNorm::Backward)?, None, [0, 1], FftNorm::Backward)?;
+/// assert_eq!(back.to_vec::<f32>()?, [1.0; 8]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
 /// # Errors
 /// The same errors as [`fft`].
 #[track_caller]
@@ -77,6 +86,16 @@ pub fn rfft2(
 }
 
 /// The inverse of [`rfft2`]. Pass the sizes if the second one was odd. Like `torch.fft.irfft2(torch.view_as_complex(z))`.
+///
+/// ```
+/// use plimsoll_tensor::fft::{FftNorm, irfft2, rfft2};
+/// use plimsoll_tensor::{Device, Tensor};
+/// let x = Tensor::ones(&[2, 3], &Device::cpu())?;
+/// let spectrum = rfft2(&x, None, [-2, -1], FftNorm::Backward)?;
+/// let back = irfft2(&spectrum, [2, 3], [-2, -1], FftNorm::Backward)?;
+/// assert!(back.sub(&x)?.abs()?.max()?.item::<f32>()? < 1e-6);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
 ///
 /// # Errors
 /// The same errors as [`fft`].

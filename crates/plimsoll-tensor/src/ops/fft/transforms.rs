@@ -130,6 +130,14 @@ pub fn fft(z: impl AsRef<Tensor>, n: impl Into<Option<usize>>, dim: isize, norm:
 
 /// The inverse of [`fft`]. Like `torch.fft.ifft`.
 ///
+/// ```
+/// use plimsoll_tensor::fft::{FftNorm, ifft};
+/// use plimsoll_tensor::{Device, Tensor};
+/// let z = Tensor::from_slice(&[2.0f32, 0.0, 0.0, 0.0], &[2, 2], &Device::cpu())?;
+/// assert_eq!(ifft(&z, None, -1, FftNorm::Backward)?.to_vec::<f32>()?, [1.0, 0.0, 1.0, 0.0]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
 /// # Errors
 /// The same errors as [`fft`].
 #[track_caller]
@@ -164,6 +172,14 @@ pub fn rfft(x: impl AsRef<Tensor>, n: impl Into<Option<usize>>, dim: isize, norm
 /// The inverse of [`rfft`]: real numbers from half of their spectrum, `[…, 2]`, along a dimension of the complex tensor. `n` is the length of the
 /// result; by default `2 · (size - 1)`, so pass it if the length was odd. Ignores imaginary parts that the spectrum of real numbers
 /// cannot have. Like `torch.fft.irfft(torch.view_as_complex(z))`.
+///
+/// ```
+/// use plimsoll_tensor::fft::{FftNorm, irfft};
+/// use plimsoll_tensor::{Device, Tensor};
+/// let z = Tensor::from_slice(&[3.0f32, 0.0, 0.0, 0.0], &[2, 2], &Device::cpu())?;
+/// assert_eq!(irfft(&z, 3, -1, FftNorm::Backward)?.to_vec::<f32>()?, [1.0, 1.0, 1.0]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
 ///
 /// # Errors
 /// The same errors as [`fft`].
