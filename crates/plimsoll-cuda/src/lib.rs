@@ -26,7 +26,7 @@
 //! | `graph.rs` | captured work: [`CapturedGraph`] |
 //! | `memory.rs` | [`CudaMemory`]: the device's memory for the allocator |
 //!
-//! Unsafe code is in `library.rs`, `driver.rs`, `nvml.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs`, `nccl.rs`, `peers.rs`, `pinned.rs`, `graph.rs` and
+//! Unsafe code is in `library.rs`, `driver.rs`, `nvml.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs`, `nccl.rs`, `peers/`, `pinned.rs`, `graph.rs` and
 //! `graph_functions.rs`.
 
 #![deny(unsafe_code)]

@@ -173,7 +173,7 @@ fn shared_memory_is_one_allocation_of_the_device() {
     let shared = group.empty_shared(&[1 << 24], DType::F32, &device).unwrap();
     let usual = Tensor::empty(&[1 << 24], DType::F32, &device).unwrap();
     let is_expandable = |tensor: &Tensor| {
-        let at = tensor.data_ptr() as u64;
+        let at = tensor.data_ptr();
         let holds = |it: &&Segment| it.addr.0 <= at && at < it.addr.0 + it.bytes;
         device.memory_snapshot().iter().find(holds).unwrap().is_expandable
     };

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
 
 use plimsoll_cuda::{Carrier, Gpu, NcclCommunicator, NcclId, PeerCopies};
 use plimsoll_dist::{Communicator, Content, Op};
@@ -15,6 +17,9 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 use crate::tensor::Tensor;
+
+/// How often the guard looks for lost ranks.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The connections of one rank of a group.
 #[derive(Debug)]
@@ -45,6 +50,8 @@ pub(super) struct Shared {
     sides: Mutex<Vec<Stream>>,
     /// NCCL's communicators and groups of copy engines, which are all aborted if a rank is lost.
     carriers: Mutex<Vec<WeakCarrier>>,
+    /// Whether a thread watches for lost ranks.
+    is_guarded: AtomicBool,
     pub(super) memory: SharedMemory,
     /// Whether NCCL would be loaded, if the groups are simulated.
     has_library: AtomicBool,
@@ -76,9 +83,33 @@ impl WeakCarrier {
 }
 
 impl Shared {
+    fn carriers(&self) -> MutexGuard<'_, Vec<WeakCarrier>> {
+        self.carriers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread that ends the device's work if a rank is lost. The host cannot always do it: if it is far ahead of a
+    /// device that waits for the lost rank, it waits in the driver for room in a queue.
+    fn guard(self: &Arc<Shared>) {
+        let shared = Arc::downgrade(self);
+        let guard = move || {
+            while let Some(shared) = shared.upgrade() {
+                if shared.all.gave_up(Duration::ZERO).is_some() {
+                    return shared.carriers().iter().for_each(WeakCarrier::abort);
+                }
+                drop(shared);
+                thread::sleep(LOOK);
+            }
+        };
+        // Without the thread, the host still notices a lost rank when it waits for the device.
+        let _ = thread::Builder::new().name("plimsoll guard".to_owned()).spawn(guard);
+    }
+
     /// From now on, waits for the device end when a rank is lost, and this carrier's work ends too.
     pub(super) fn watch(self: &Arc<Shared>, device: &Device, carrier: &Carrier) {
-        let mut carriers = self.carriers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_guarded.swap(true, Ordering::Relaxed) {
+            self.guard();
+        }
+        let mut carriers = self.carriers();
         carriers.retain(|other| !other.is_gone());
         carriers.push(match carrier {
             Carrier::Nccl(nccl) => WeakCarrier::Nccl(Arc::downgrade(nccl)),
@@ -91,8 +122,7 @@ impl Shared {
         device.backend().wait_unless(Box::new(move |waited| {
             let shared = shared.upgrade()?;
             let source = shared.all.gave_up(waited)?;
-            let carriers = shared.carriers.lock().unwrap_or_else(PoisonError::into_inner);
-            carriers.iter().for_each(WeakCarrier::abort);
+            shared.carriers().iter().for_each(WeakCarrier::abort);
             Some(Error::Distributed { op: "synchronize", source: Box::new(source) })
         }));
     }
@@ -102,8 +132,10 @@ impl Engine {
     pub(super) fn new(communicator: Arc<Communicator>, is_simulated: bool) -> Engine {
         let checks = std::env::var_os("PLIMSOLL_CHECK_COLLECTIVES").is_some_and(|value| value != "0");
         let (all, ranks) = (Arc::clone(&communicator), (0..communicator.size()).collect());
-        let (sides, carriers, memory, has_library, collectives, sent_bytes) = Default::default();
-        let shared = Shared { all, checks, sides, carriers, memory, has_library, collectives, sent_bytes };
+        let (sides, carriers, is_guarded, memory) = Default::default();
+        let (has_library, collectives, sent_bytes) = Default::default();
+        let shared =
+            Shared { all, checks, sides, carriers, is_guarded, memory, has_library, collectives, sent_bytes };
         Engine::of(communicator, ranks, is_simulated, Arc::new(shared))
     }
 
@@ -159,20 +191,24 @@ impl Engine {
             simulated.add(device, self.hosts, what, loads);
         }
         let Some(gpu) = device.gpu() else { return Ok(None) };
-        let peers = if is_shared { self.peers().copies() } else { None };
-        let carrier = match peers {
-            Some(peers) => Carrier::Peers(peers),
-            None => Carrier::Nccl(self.joined(device, gpu)?),
-        };
         let op = match what {
             Move::AllGather => Op::AllGather,
             Move::AllToAll { .. } => Op::AllToAll,
             Move::Broadcast { .. } => Op::Broadcast,
         };
+        let failed = |source| Error::Distributed { op: op.name(), source: Box::new(source) };
+        if let Some(lost) = self.shared.all.gave_up(Duration::ZERO) {
+            return Err(failed(lost));
+        }
+        let peers = if is_shared { self.peers().copies() } else { None };
+        let carrier = match peers {
+            Some(peers) => Carrier::Peers(peers),
+            None => Carrier::Nccl(self.joined(device, gpu)?),
+        };
         let checks = self.shared.checks && !capturing::is_open(device.number());
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let announced = self.communicator.announce(op, bytes, content, checks);
-        announced.map_err(|source| Error::Distributed { op: op.name(), source: Box::new(source) })?;
+        announced.map_err(failed)?;
         Ok(Some(carrier))
     }
 

@@ -70,7 +70,7 @@ impl Peers {
         if self.regions.is_empty() {
             return false;
         }
-        let (begin, bytes) = (tensor.data_ptr() as u64, (tensor.numel() * tensor.dtype().size()) as u64);
+        let (begin, bytes) = (tensor.data_ptr(), (tensor.numel() * tensor.dtype().size()) as u64);
         self.regions.iter().any(|region| region.start <= begin && begin + bytes <= region.end)
     }
 
@@ -111,7 +111,7 @@ impl ProcessGroup {
             return Tensor::empty(shape, dtype, device);
         }
         let tensor = self.0.shared.memory.within(device, || Tensor::empty(shape, dtype, device))?;
-        let begin = tensor.data_ptr() as u64;
+        let begin = tensor.data_ptr();
         let region = begin..begin + (tensor.numel() * dtype.size()) as u64;
         match device.gpu() {
             _ if region.is_empty() => {}

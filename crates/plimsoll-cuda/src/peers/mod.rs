@@ -3,12 +3,16 @@
 //! NCCL's kernels need multiprocessors, so beside a matrix product they wait until it ends. Copy engines need none.
 //! NCCL also has buffers of its own, and here there are none: each rank reads directly from the memory of the others.
 //!
+//! `actions.rs` says what a rank does in a collective.
+//!
 //! Note [Flags of peers]. Two flags for each pair of ranks are in host memory that all ranks map. In a collective, a
-//! rank first sets `ready` for each other rank: its bytes may be read. It then waits for each other rank's `ready`,
-//! copies that rank's bytes, and sets its `done`. It ends when all ranks are done with its own bytes. Streams set flags
+//! rank first sets `ready` for each other rank: its bytes may be read. It then waits for the `ready` of all others,
+//! copies their bytes, and sets `done` for each. It ends when all ranks are done with its own bytes. Streams set flags
 //! and wait for them, so the host does not wait. A rank clears a flag when it has waited for it, so that a captured
 //! collective can be launched again. A flag is never set twice without a wait in between: rank r sets `ready` of the
 //! next collective after rank s was done with the last one, and s cleared `ready` before it was done.
+
+mod actions;
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
@@ -27,6 +31,7 @@ use crate::collective::Collective;
 use crate::driver::{Driver, Handle};
 use crate::error::{CudaError, Result};
 use crate::library::functions;
+use actions::{Action, Flag, actions};
 
 functions! {
     /// The driver's functions for memory of other processes, and for flags, under the names that the library exports.
@@ -38,8 +43,7 @@ functions! {
         cuMemHostRegister_v2(*mut c_void, usize, c_uint);
         cuMemHostUnregister(*mut c_void);
         cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint);
-        cuStreamWriteValue32_v2(Handle, u64, c_uint, c_uint);
-        cuStreamWaitValue32_v2(Handle, u64, c_uint, c_uint);
+        cuStreamBatchMemOp_v2(Handle, c_uint, *mut FlagStep, c_uint);
     }
 }
 
@@ -47,6 +51,37 @@ functions! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub(crate) struct IpcHandle([u8; 64]);
+
+/// `CUstreamBatchMemOpParams`: a stream waits for a flag, or sets it.
+#[repr(C)]
+pub(crate) struct FlagStep {
+    operation: c_uint,
+    address: u64,
+    value: u64,
+    flags: c_uint,
+    alias: u64,
+    unused: u64,
+}
+
+const _: () = assert!(size_of::<FlagStep>() == 48);
+
+/// The most steps that the driver takes in one call.
+const MOST_FLAG_STEPS: usize = 256;
+
+impl FlagStep {
+    /// Waits until a flag is set.
+    fn wait(address: u64) -> FlagStep {
+        const WAIT_VALUE_32: c_uint = 1;
+        /// `CU_STREAM_WAIT_VALUE_EQ`.
+        const EQUAL: c_uint = 1;
+        FlagStep { operation: WAIT_VALUE_32, address, value: 1, flags: EQUAL, alias: 0, unused: 0 }
+    }
+
+    fn set(address: u64, value: u64) -> FlagStep {
+        const WRITE_VALUE_32: c_uint = 2;
+        FlagStep { operation: WRITE_VALUE_32, address, value, flags: 0, alias: 0, unused: 0 }
+    }
+}
 
 /// Bytes between two flags, so that each has its own cache line.
 const FLAG_BYTES: usize = 64;
@@ -80,53 +115,6 @@ impl Exported {
         let (handle, offset) = bytes.split_first_chunk::<64>()?;
         Some(Exported { handle: *handle, offset: u64::from_le_bytes(offset.try_into().ok()?) })
     }
-}
-
-/// What a rank sets for another one. See Note [Flags of peers].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flag {
-    Ready,
-    Done,
-}
-
-/// What a rank does in a collective, one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
-    /// Sets this rank's flag for another one.
-    Set(Flag, usize),
-    /// Waits for another rank's flag for this one, and clears it.
-    Wait(Flag, usize),
-    /// Copies bytes of rank `of`, at `offset` in the memory that it lets others read, to an address of this rank.
-    Copy { to: u64, of: usize, offset: u64, bytes: u64 },
-}
-
-/// The actions of one rank in a collective. See Note [Flags of peers].
-fn actions(collective: Collective, rank: usize, size: usize) -> Vec<Action> {
-    let copy = |of: usize| match collective {
-        Collective::AllGather { buffer, part_bytes: bytes } => {
-            let offset = of as u64 * bytes;
-            Some(Action::Copy { to: buffer + offset, of, offset, bytes })
-        }
-        Collective::AllToAll { receive, part_bytes: bytes, keeps_own, .. } => {
-            let to = receive + Collective::place(of, rank, keeps_own) * bytes;
-            Some(Action::Copy { to, of, offset: rank as u64 * bytes, bytes })
-        }
-        Collective::Broadcast { .. } => None,
-    };
-    // Each rank begins with the next one, so that all links are in use.
-    let others = || (1..size).map(|step| (rank + step) % size);
-    let mut actions: Vec<Action> = others().map(|other| Action::Set(Flag::Ready, other)).collect();
-    if let Collective::AllToAll { keeps_own: true, .. } = collective {
-        // Beside kernels this one is slow: copies within a device take multiprocessors.
-        actions.extend(copy(rank));
-    }
-    for other in others() {
-        actions.push(Action::Wait(Flag::Ready, other));
-        actions.extend(copy(other));
-        actions.push(Action::Set(Flag::Done, other));
-    }
-    actions.extend(others().map(|other| Action::Wait(Flag::Done, other)));
-    actions
 }
 
 /// The flags, in a file that all ranks map.
@@ -342,24 +330,33 @@ impl PeerCopies {
             let name = "invalid address".to_owned();
             return Err(CudaError::Call { call: "cuMemcpyAsync", name, text, is_sticky: false });
         };
+        let mut flags = Vec::new();
         for action in actions(collective, self.rank, self.flags.size) {
             match action {
                 Action::Set(flag, other) => {
-                    let at = self.flags.address(flag, other, self.rank);
-                    call!(self, cuStreamWriteValue32_v2(stream, at, 1, 0))?;
+                    flags.push(FlagStep::set(self.flags.address(flag, other, self.rank), 1));
                 }
                 Action::Wait(flag, other) => {
-                    /// `CU_STREAM_WAIT_VALUE_EQ`.
-                    const EQUAL: c_uint = 1;
                     let at = self.flags.address(flag, self.rank, other);
-                    call!(self, cuStreamWaitValue32_v2(stream, at, 1, EQUAL))?;
-                    call!(self, cuStreamWriteValue32_v2(stream, at, 0, 0))?;
+                    flags.extend([FlagStep::wait(at), FlagStep::set(at, 0)]);
                 }
                 Action::Copy { to, of, offset, bytes } => {
+                    self.queue(&mut flags, stream)?;
                     self.driver.copy(to, begins[of] + offset, bytes, stream)?;
                 }
             }
         }
+        self.queue(&mut flags, stream)
+    }
+
+    /// Queues what is done with flags, one after the other, in as few calls as possible: a stream has room for about a
+    /// thousand.
+    fn queue(&self, flags: &mut Vec<FlagStep>, stream: Handle) -> Result<()> {
+        for some in flags.chunks_mut(MOST_FLAG_STEPS) {
+            let count = some.len() as c_uint; // at most 256
+            call!(self, cuStreamBatchMemOp_v2(stream, count, some.as_mut_ptr(), 0))?;
+        }
+        flags.clear();
         Ok(())
     }
 
@@ -403,79 +400,6 @@ impl Drop for PeerCopies {
 mod tests {
     use super::*;
 
-    /// A rank of a group whose device is a thread: it carries actions out on memory of the process.
-    fn act(actions: &[Action], rank: usize, flags: &[AtomicU32], size: usize, memory: &[Vec<AtomicU32>]) {
-        let flag = |flag: Flag, to: usize, from: usize| &flags[(flag as usize * size + to) * size + from];
-        for action in actions {
-            match *action {
-                Action::Set(kind, other) => {
-                    let before = flag(kind, other, rank).swap(1, Ordering::SeqCst);
-                    assert_eq!(before, 0, "{kind:?} of rank {rank} for {other} was set twice");
-                }
-                Action::Wait(kind, other) => {
-                    while flag(kind, rank, other).load(Ordering::SeqCst) == 0 {
-                        thread::yield_now();
-                    }
-                    flag(kind, rank, other).store(0, Ordering::SeqCst);
-                }
-                Action::Copy { to, of, offset, bytes } => {
-                    for at in 0..bytes as usize {
-                        let value = memory[of][offset as usize + at].load(Ordering::SeqCst);
-                        memory[rank][to as usize + at].store(value, Ordering::SeqCst);
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn collectives_in_a_row_move_the_right_bytes() {
-        const PART: usize = 3;
-        for size in 2..5 {
-            let flags: Vec<AtomicU32> = (0..2 * size * size).map(|_| AtomicU32::new(0)).collect();
-            // The memory that others read, and after it the received parts.
-            let words = || (0..2 * size * PART).map(|_| AtomicU32::new(0)).collect();
-            let memory: Vec<Vec<AtomicU32>> = (0..size).map(|_| words()).collect();
-            let part_bytes = PART as u64;
-            thread::scope(|scope| {
-                for rank in 0..size {
-                    let (flags, memory) = (&flags, &memory);
-                    scope.spawn(move || {
-                        for round in 1..200u32 {
-                            let value = |of: usize, part: usize| round * 100 + (of * size + part) as u32;
-                            let fill = |part: usize| {
-                                let words = &memory[rank][part * PART..(part + 1) * PART];
-                                words.iter().for_each(|word| word.store(value(rank, part), Ordering::SeqCst));
-                            };
-                            let is = |at: usize, wanted: u32| {
-                                let word = memory[rank][at * PART + PART - 1].load(Ordering::SeqCst);
-                                assert_eq!(
-                                    word, wanted,
-                                    "place {at} of rank {rank} of {size}, round {round}"
-                                );
-                            };
-                            (0..size).for_each(fill);
-                            let receive = (size * PART) as u64;
-                            for keeps_own in [true, false] {
-                                let exchange =
-                                    Collective::AllToAll { send: 0, receive, part_bytes, keeps_own };
-                                act(&actions(exchange, rank, size), rank, flags, size, memory);
-                                for of in (0..size).filter(|of| keeps_own || *of != rank) {
-                                    let place = Collective::place(of, rank, keeps_own) as usize;
-                                    is(size + place, value(of, rank));
-                                }
-                            }
-                            fill(rank);
-                            let gather = Collective::AllGather { buffer: 0, part_bytes };
-                            act(&actions(gather, rank, size), rank, flags, size, memory);
-                            (0..size).for_each(|of| is(of, value(of, of)));
-                        }
-                    });
-                }
-            });
-            assert!(flags.iter().all(|flag| flag.load(Ordering::SeqCst) == 0));
-        }
-    }
     #[test]
     fn each_flag_has_a_cache_line_of_its_own() {
         let path = std::env::temp_dir().join(format!("plimsoll-flags-{}", std::process::id()));
