@@ -13,7 +13,9 @@
 //! | `driver.rs` | the calls of `libcuda` that are used, with error checks |
 //! | `nvml.rs`, `probe.rs` | memory as NVML counts it; [`Probe`]: measures what a process takes on a GPU |
 //! | `cubin.rs`, `nvrtc.rs` | the cache of machine code; the compiler from source text to machine code |
+//! | `collective.rs` | what a collective moves |
 //! | `nccl.rs` | collectives between GPUs with NCCL |
+//! | `peers/` | collectives by copy engines, between GPUs of one host |
 //! | `step.rs` | descriptions of work: launches, products, fills, collectives |
 //! | `algorithm.rs`, `blas.rs` | the choice of cuBLASLt's algorithm for a product; products with cuBLASLt |
 //! | `dnn/` | convolutions with cuDNN's graph API, with a plan for each shape |

@@ -5,7 +5,7 @@ use std::thread;
 use plimsoll_tensor::testing::LateConfig;
 use plimsoll_tensor::{
     DType, Device, Error, ProcessGroup, ReduceOp, Result, Segment, SimConfig, Tensor, op::clip_norm_,
-    unscale_,
+    unscale_, with_stream,
 };
 
 /// Runs `f` on each rank of a group of threads.
@@ -153,8 +153,10 @@ fn outside_of_shared(gpu: &str, ranks: usize) -> u64 {
     let before = device.outside_bytes().unwrap();
     let shared = group.empty_shared(&[1 << 24], DType::BF16, &device).unwrap();
     let own = Tensor::empty(&[(1 << 24) / ranks], DType::BF16, &device).unwrap();
-    group.reduce_scatter_tensor(&own, &shared, ReduceOp::Avg).unwrap();
-    group.all_gather_into_tensor(&shared, &own).unwrap();
+    with_stream(&group.stream(&device), || {
+        group.reduce_scatter_tensor(&own, &shared, ReduceOp::Avg).unwrap();
+        group.all_gather_into_tensor(&shared, &own).unwrap();
+    });
     device.outside_bytes().unwrap() - before
 }
 

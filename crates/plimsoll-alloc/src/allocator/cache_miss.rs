@@ -122,7 +122,9 @@ fn make_room<C: GrowthContext>(context: &mut C, sized: &mut SizedRequest) -> Res
         return Ok(id);
     }
     let allocator = context.allocator();
-    if allocator.source.release_oversize(&mut allocator.heap, &allocator.config, sized)?
+    // Other processes may have opened the segments of a plain pool.
+    if !allocator.private_pools.is_plain(sized.request.pool)
+        && allocator.source.release_oversize(&mut allocator.heap, &allocator.config, sized)?
         && let Some(id) = try_device(context, sized)?
     {
         return Ok(id);

@@ -38,7 +38,6 @@ functions! {
     Functions {
         cuIpcGetMemHandle(*mut IpcHandle, u64);
         cuIpcOpenMemHandle_v2(*mut u64, IpcHandle, c_uint);
-        cuIpcCloseMemHandle(u64);
         cuMemGetAddressRange_v2(*mut u64, *mut usize, u64);
         cuMemHostRegister_v2(*mut c_void, usize, c_uint);
         cuMemHostUnregister(*mut c_void);
@@ -133,7 +132,7 @@ unsafe impl Sync for Flags {}
 
 impl Flags {
     fn bytes_for(size: usize) -> usize {
-        (2 * size * size * FLAG_BYTES).next_multiple_of(4096)
+        ((2 * size * size + 1) * FLAG_BYTES).next_multiple_of(4096)
     }
 
     /// Maps the file.
@@ -154,23 +153,25 @@ impl Flags {
         self.device + self.place(flag, to, from) as u64
     }
 
+    /// A flag, for the host.
+    fn word(&self, place: usize) -> &AtomicU32 {
+        assert!(place + FLAG_BYTES <= self.bytes, "flag at {place} of {} bytes", self.bytes);
+        // SAFETY: inside of the mapping, aligned, and only accessed atomically.
+        unsafe { &*self.at.byte_add(place).cast::<AtomicU32>() }
+    }
+
     /// Sets all flags for a rank, from the host.
     fn set_all(&self, to: usize) {
         for flag in [Flag::Ready, Flag::Done] {
             for from in 0..self.size {
-                let place = self.place(flag, to, from);
-                // SAFETY: the place is inside of the mapping, aligned, and only accessed atomically.
-                let word = unsafe { &*self.at.byte_add(place).cast::<AtomicU32>() };
-                word.store(1, Ordering::SeqCst);
+                self.word(self.place(flag, to, from)).store(1, Ordering::SeqCst);
             }
         }
     }
-}
 
-impl Drop for Flags {
-    fn drop(&mut self) {
-        // SAFETY: its own mapping, which the driver no longer knows.
-        unsafe { libc::munmap(self.at, self.bytes) };
+    /// The flag that says that a rank has ended the group's collectives before they were complete.
+    fn ended(&self) -> &AtomicU32 {
+        self.word(2 * self.size * self.size * FLAG_BYTES)
     }
 }
 
@@ -182,7 +183,8 @@ struct Region {
     begins: Vec<u64>,
 }
 
-/// One rank of a group of GPUs of one host that read each other's memory.
+/// One rank of a group of GPUs of one host that read each other's memory. What it has opened stays open until the process ends,
+/// because queued or captured work may still use it.
 pub struct PeerCopies {
     driver: Arc<Driver>,
     functions: Functions,
@@ -288,9 +290,9 @@ impl PeerCopies {
                 Some(base) => *base,
                 None => {
                     /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
-                    const LETS_PEERS: c_uint = 1;
+                    const LAZY_PEER_ACCESS: c_uint = 1;
                     let mut base = 0;
-                    call!(self, cuIpcOpenMemHandle_v2(&raw mut base, handle, LETS_PEERS))?;
+                    call!(self, cuIpcOpenMemHandle_v2(&raw mut base, handle, LAZY_PEER_ACCESS))?;
                     opened.insert(handle, base);
                     base
                 }
@@ -349,8 +351,7 @@ impl PeerCopies {
         self.queue(&mut flags, stream)
     }
 
-    /// Queues what is done with flags, one after the other, in as few calls as possible: a stream has room for about a
-    /// thousand.
+    /// Queues the steps of flags in few calls of the driver: a stream's queue holds about a thousand commands.
     fn queue(&self, flags: &mut Vec<FlagStep>, stream: Handle) -> Result<()> {
         for some in flags.chunks_mut(MOST_FLAG_STEPS) {
             let count = some.len() as c_uint; // at most 256
@@ -361,19 +362,28 @@ impl PeerCopies {
     }
 
     /// Ends collectives that are waiting for a lost rank, so that the device's work ends too, with wrong values. Later
-    /// calls return an error.
+    /// calls return an error, and the other ranks of the group learn of it: [`PeerCopies::has_ended`].
     pub fn abort(&self) {
         if self.is_aborted.swap(true, Ordering::SeqCst) {
             return;
         }
+        // Before other ranks can go on with wrong values.
+        self.flags.ended().store(1, Ordering::SeqCst);
+        self.flags.set_all(self.rank);
         let (flags, rank) = (Arc::clone(&self.flags), self.rank);
-        // The device clears a flag that it has waited for, so they are set until the process ends.
-        thread::spawn(move || {
+        let sets = move || {
             loop {
                 flags.set_all(rank);
                 thread::sleep(Duration::from_millis(1));
             }
-        });
+        };
+        // The device clears a flag that it has waited for, so they are set until the process ends.
+        let _ = thread::Builder::new().name("plimsoll abort".to_owned()).spawn(sets);
+    }
+
+    /// Whether a rank of the group has aborted it: values that arrived since then may be wrong.
+    pub fn has_ended(&self) -> bool {
+        self.flags.ended().load(Ordering::SeqCst) == 1
     }
 }
 
@@ -381,19 +391,6 @@ impl PeerCopies {
 struct Calls<'a> {
     driver: &'a Driver,
     functions: &'a Functions,
-}
-
-impl Drop for PeerCopies {
-    fn drop(&mut self) {
-        // After an abort, the device may still use all of it until the process ends.
-        if self.is_aborted.load(Ordering::SeqCst) || self.driver.bind(self.context).is_err() {
-            return;
-        }
-        for base in lock(&self.opened).values() {
-            let _ = call!(self, cuIpcCloseMemHandle(*base));
-        }
-        let _ = call!(self, cuMemHostUnregister(self.flags.at));
-    }
 }
 
 #[cfg(test)]

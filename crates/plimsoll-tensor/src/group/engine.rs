@@ -2,28 +2,30 @@
 //! devices.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use plimsoll_cuda::{Carrier, Gpu, NcclCommunicator, NcclId, PeerCopies};
+use plimsoll_cuda::{Carrier, Gpu, NcclCommunicator, NcclId};
 use plimsoll_dist::{Communicator, Content, Op};
 
 use super::nccl_bytes::{Hosts, NcclBytes};
 use super::operators::Move;
 use super::shared::{Peers, SharedMemory};
+use super::watch::Watch;
 use crate::capturing;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::stream::Stream;
+use crate::stream::{Stream, current};
 use crate::tensor::Tensor;
 
-/// How often the guard looks for lost ranks.
-const LOOK: Duration = Duration::from_millis(50);
+/// The number of groups so far.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// The connections of one rank of a group.
 #[derive(Debug)]
 pub(super) struct Engine {
+    /// A number that no other group of this process has.
+    pub(super) number: u64,
     pub(super) communicator: Arc<Communicator>,
     /// The members of the group, by their ranks among all.
     pub(super) ranks: Vec<usize>,
@@ -33,7 +35,7 @@ pub(super) struct Engine {
     nccl: Mutex<Option<(usize, Arc<NcclCommunicator>)>>,
     /// The memory that NCCL would use, if the group is simulated.
     simulated: Mutex<NcclBytes>,
-    /// The memory that the ranks of this group can read.
+    /// How the ranks of this group read each other's memory.
     pub(super) peers: Mutex<Peers>,
     pub(super) shared: Arc<Shared>,
 }
@@ -41,17 +43,12 @@ pub(super) struct Engine {
 /// What all groups of a rank share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The communicator of all ranks.
-    all: Arc<Communicator>,
+    pub(super) watch: Arc<Watch>,
     /// Whether all ranks compare each collective of their GPUs before it is queued.
     checks: bool,
     /// The streams for collectives that run concurrently with computation, one for each device. Collectives of all
     /// groups use the same stream, so that all ranks run them in the same order.
     sides: Mutex<Vec<Stream>>,
-    /// NCCL's communicators and groups of copy engines, which are all aborted if a rank is lost.
-    carriers: Mutex<Vec<WeakCarrier>>,
-    /// Whether a thread watches for lost ranks.
-    is_guarded: AtomicBool,
     pub(super) memory: SharedMemory,
     /// Whether NCCL would be loaded, if the groups are simulated.
     has_library: AtomicBool,
@@ -60,82 +57,12 @@ pub(super) struct Shared {
     pub(super) sent_bytes: AtomicU64,
 }
 
-#[derive(Debug)]
-enum WeakCarrier {
-    Nccl(Weak<NcclCommunicator>),
-    Peers(Weak<PeerCopies>),
-}
-
-impl WeakCarrier {
-    fn is_gone(&self) -> bool {
-        match self {
-            WeakCarrier::Nccl(nccl) => nccl.strong_count() == 0,
-            WeakCarrier::Peers(peers) => peers.strong_count() == 0,
-        }
-    }
-
-    fn abort(&self) {
-        match self {
-            WeakCarrier::Nccl(nccl) => nccl.upgrade().iter().for_each(NcclCommunicator::abort),
-            WeakCarrier::Peers(peers) => peers.upgrade().iter().for_each(|peers| peers.abort()),
-        }
-    }
-}
-
-impl Shared {
-    fn carriers(&self) -> MutexGuard<'_, Vec<WeakCarrier>> {
-        self.carriers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A thread that ends the device's work if a rank is lost. The host cannot always do it: if it is far ahead of a
-    /// device that waits for the lost rank, it waits in the driver for room in a queue.
-    fn guard(self: &Arc<Shared>) {
-        let shared = Arc::downgrade(self);
-        let guard = move || {
-            while let Some(shared) = shared.upgrade() {
-                if shared.all.gave_up(Duration::ZERO).is_some() {
-                    return shared.carriers().iter().for_each(WeakCarrier::abort);
-                }
-                drop(shared);
-                thread::sleep(LOOK);
-            }
-        };
-        // Without the thread, the host still notices a lost rank when it waits for the device.
-        let _ = thread::Builder::new().name("plimsoll guard".to_owned()).spawn(guard);
-    }
-
-    /// From now on, waits for the device end when a rank is lost, and this carrier's work ends too.
-    pub(super) fn watch(self: &Arc<Shared>, device: &Device, carrier: &Carrier) {
-        if !self.is_guarded.swap(true, Ordering::Relaxed) {
-            self.guard();
-        }
-        let mut carriers = self.carriers();
-        carriers.retain(|other| !other.is_gone());
-        carriers.push(match carrier {
-            Carrier::Nccl(nccl) => WeakCarrier::Nccl(Arc::downgrade(nccl)),
-            Carrier::Peers(peers) => WeakCarrier::Peers(Arc::downgrade(peers)),
-        });
-        drop(carriers);
-        let shared = Arc::downgrade(self);
-        // All ranks are checked, even if the group has only some of them: members may be waiting for a rank outside
-        // the group.
-        device.backend().wait_unless(Box::new(move |waited| {
-            let shared = shared.upgrade()?;
-            let source = shared.all.gave_up(waited)?;
-            shared.carriers().iter().for_each(WeakCarrier::abort);
-            Some(Error::Distributed { op: "synchronize", source: Box::new(source) })
-        }));
-    }
-}
-
 impl Engine {
     pub(super) fn new(communicator: Arc<Communicator>, is_simulated: bool) -> Engine {
         let checks = std::env::var_os("PLIMSOLL_CHECK_COLLECTIVES").is_some_and(|value| value != "0");
-        let (all, ranks) = (Arc::clone(&communicator), (0..communicator.size()).collect());
-        let (sides, carriers, is_guarded, memory) = Default::default();
-        let (has_library, collectives, sent_bytes) = Default::default();
-        let shared =
-            Shared { all, checks, sides, carriers, is_guarded, memory, has_library, collectives, sent_bytes };
+        let (watch, ranks) = (Watch::new(&communicator), (0..communicator.size()).collect());
+        let (sides, memory, has_library, collectives, sent_bytes) = Default::default();
+        let shared = Shared { watch, checks, sides, memory, has_library, collectives, sent_bytes };
         Engine::of(communicator, ranks, is_simulated, Arc::new(shared))
     }
 
@@ -146,7 +73,8 @@ impl Engine {
         shared: Arc<Shared>,
     ) -> Engine {
         let (hosts, (nccl, simulated, peers)) = (Hosts::of(&ranks), Default::default());
-        Engine { communicator, ranks, hosts, is_simulated, nccl, simulated, peers, shared }
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        Engine { number, communicator, ranks, hosts, is_simulated, nccl, simulated, peers, shared }
     }
 
     /// The engine for a group of some of these ranks, in ascending order.
@@ -184,7 +112,9 @@ impl Engine {
         content: Content<'_>,
     ) -> Result<Option<Carrier>> {
         let device = tensor.device();
-        let is_shared = what.reads_peers() && self.peers().have(tensor);
+        // Copies of one group must be on one stream, so those on other streams are NCCL's.
+        let is_beside = || current(device) == self.stream(device).id();
+        let is_shared = what.reads_peers() && self.shared.memory.has(self.number, tensor) && is_beside();
         if self.is_simulated && !is_shared {
             let mut simulated = self.simulated.lock().unwrap_or_else(PoisonError::into_inner);
             let loads = || !self.shared.has_library.swap(true, Ordering::Relaxed);
@@ -197,7 +127,7 @@ impl Engine {
             Move::Broadcast { .. } => Op::Broadcast,
         };
         let failed = |source| Error::Distributed { op: op.name(), source: Box::new(source) };
-        if let Some(lost) = self.shared.all.gave_up(Duration::ZERO) {
+        if let Some(lost) = self.shared.watch.ended(Duration::ZERO) {
             return Err(failed(lost));
         }
         let peers = if is_shared { self.peers().copies() } else { None };
@@ -243,7 +173,7 @@ impl Engine {
         let sent = self.communicator.broadcast(&mut id.0, 0, content);
         sent.map_err(|source| Error::Distributed { op: OP, source: Box::new(source) })?;
         let nccl = Arc::new(gpu.join(id, rank, size).map_err(failed)?);
-        self.shared.watch(device, &Carrier::Nccl(Arc::clone(&nccl)));
+        self.shared.watch.add(device, &Carrier::Nccl(Arc::clone(&nccl)));
         *joined = Some((device.number(), Arc::clone(&nccl)));
         Ok(nccl)
     }

@@ -3,7 +3,7 @@
 //! A transport only moves bytes. All sums are computed by [`Tensor::ordered_sum`], in a fixed order of ranks. So sums
 //! are bit-identical for any transport, on any hosts, and however a tensor is split for sending. `operators.rs` defines
 //! the collectives as operators, which dispatch runs like any other. `engine.rs` moves the bytes, and `shared.rs` has the memory that
-//! other ranks can read. On a simulated
+//! other ranks can read. `watch.rs` ends the work of GPUs if a rank is lost. On a simulated
 //! device, memory is requested, nothing is moved, and `nccl_bytes.rs` counts the memory that NCCL would use.
 //! `functional.rs` has the collectives with derivatives.
 
@@ -12,6 +12,7 @@ mod functional;
 mod nccl_bytes;
 mod operators;
 mod shared;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

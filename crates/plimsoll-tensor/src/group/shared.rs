@@ -1,57 +1,83 @@
-//! Memory that the other ranks of a group can read: [`SharedMemory`] and [`Peers`].
+//! Memory that the other ranks of a group can read: [`SharedMemory`], and how they read it: [`Peers`].
 //!
 //! It is in a pool of its own, whose segments are single allocations of the device, because other processes can only
 //! open those. On a simulated device, the same memory is requested.
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use plimsoll_alloc::Pool;
 use plimsoll_cuda::{Carrier, Exported, Gpu, PeerCopies};
 use plimsoll_gpu::named;
 
 use super::ProcessGroup;
+use crate::capturing;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// What messages call the exchange of addresses.
+/// The label of the exchange in messages.
 const LABEL: &str = "shared memory";
 
-/// The pools of a rank's shared memory, one for each device.
+/// A rank's shared memory.
 #[derive(Debug, Default)]
-pub(super) struct SharedMemory(Mutex<Vec<(usize, Arc<Pool>)>>);
+pub(super) struct SharedMemory {
+    /// The pool of each device.
+    pools: Mutex<Vec<(usize, Pool)>>,
+    /// The memory that the ranks of a group can read, by the group's number.
+    regions: Mutex<Vec<(u64, Range<u64>)>>,
+}
 
 impl SharedMemory {
     /// Runs `f`, whose memory is shared memory of a device.
     fn within<T>(&self, device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let failed = |source| Error::Allocator { device: device.name().to_owned(), source };
-        let pool = {
-            let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = pools.iter().find(|(number, _)| *number == device.number());
-            match known {
-                Some((_, pool)) => Arc::clone(pool),
-                None => {
-                    let pool = device.memory().new_pool().map_err(failed)?;
-                    device.memory().set_plain(pool.id());
-                    let pool = Arc::new(pool);
-                    pools.push((device.number(), Arc::clone(&pool)));
-                    pool
-                }
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = match pools.iter().position(|(number, _)| *number == device.number()) {
+            Some(at) => at,
+            None => {
+                let pool = device.memory().new_pool().map_err(failed)?;
+                device.memory().set_plain(pool.id());
+                pools.push((device.number(), pool));
+                pools.len() - 1
             }
         };
-        let _served = pool.use_here().map_err(failed)?;
+        let _served = pools[at].1.use_here().map_err(failed)?;
         f()
+    }
+
+    fn regions(&self) -> MutexGuard<'_, Vec<(u64, Range<u64>)>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds memory of a group. Whatever was there before is gone.
+    fn add(&self, group: u64, new: Range<u64>) {
+        let mut regions = self.regions();
+        regions.retain(|(_, region)| region.end <= new.start || new.end <= region.start);
+        regions.push((group, new));
+    }
+
+    /// Whether all of a tensor is memory that the ranks of this group can read.
+    pub(super) fn has(&self, group: u64, tensor: &Tensor) -> bool {
+        let regions = self.regions();
+        if regions.is_empty() || !tensor.is_contiguous() {
+            return false;
+        }
+        let (begin, bytes) = (tensor.data_ptr(), (tensor.numel() * tensor.dtype().size()) as u64);
+        let holds = |region: &Range<u64>| region.start <= begin && begin + bytes <= region.end;
+        regions.iter().any(|(of, region)| *of == group && holds(region))
     }
 }
 
-/// The memory that the ranks of one group can read, on this rank.
+/// How the ranks of one group read each other's memory.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    regions: Vec<Range<u64>>,
     copies: Copies,
+    /// What moved bytes until some memory could not be shared. Queued work may still use it.
+    before: Option<Arc<PeerCopies>>,
 }
 
 /// The copy engines of a group.
@@ -65,15 +91,6 @@ enum Copies {
 }
 
 impl Peers {
-    /// Whether all of a tensor is shared memory.
-    pub(super) fn have(&self, tensor: &Tensor) -> bool {
-        if self.regions.is_empty() {
-            return false;
-        }
-        let (begin, bytes) = (tensor.data_ptr(), (tensor.numel() * tensor.dtype().size()) as u64);
-        self.regions.iter().any(|region| region.start <= begin && begin + bytes <= region.end)
-    }
-
     pub(super) fn copies(&self) -> Option<Arc<PeerCopies>> {
         match &self.copies {
             Copies::Ready(copies) => Some(Arc::clone(copies)),
@@ -81,16 +98,16 @@ impl Peers {
         }
     }
 
-    fn add(&mut self, new: Range<u64>) {
-        self.regions.retain(|region| region.end <= new.start || new.end <= region.start);
-        self.regions.push(new);
+    fn stop(&mut self) {
+        self.before = self.copies();
+        self.copies = Copies::Impossible;
     }
 }
 
 impl ProcessGroup {
     /// A tensor without initial values in memory that the other ranks can read. On GPUs of one host, all-gathers of it
-    /// and all-to-alls from it are copies by copy engines, which take no multiprocessors from kernels and no buffers of
-    /// NCCL. All ranks must call this, with the same shape and type. Like `torch.distributed._symmetric_memory.empty`
+    /// and all-to-alls from it on the group's [stream](ProcessGroup::stream) are copies by copy engines, which take no
+    /// multiprocessors from kernels and no buffers of NCCL. All ranks must call this, with the same shape and type. Like `torch.distributed._symmetric_memory.empty`
     /// with `rendezvous`.
     ///
     /// `PLIMSOLL_PEER_COPIES=0` turns the copies off; so does a rank on another host, or a GPU that cannot read the
@@ -104,19 +121,21 @@ impl ProcessGroup {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Tensor::empty`]; or [`Error::Distributed`].
+    /// The errors of [`Tensor::empty`], during a capture, or [`Error::Distributed`].
     pub fn empty_shared(&self, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
         let is_gpu = device.gpu().is_some() || !device.has_values();
         if self.size() == 1 || !is_gpu {
             return Tensor::empty(shape, dtype, device);
         }
+        let why = "other ranks open its memory: make it before the capture";
+        capturing::refuse(device.number(), "empty_shared", why)?;
         let tensor = self.0.shared.memory.within(device, || Tensor::empty(shape, dtype, device))?;
         let begin = tensor.data_ptr();
         let region = begin..begin + (tensor.numel() * dtype.size()) as u64;
         match device.gpu() {
             _ if region.is_empty() => {}
             Some(gpu) => self.register(gpu, device, region)?,
-            None if self.would_copy(device) => self.0.peers().add(region),
+            None if self.would_copy(device) => self.0.shared.memory.add(self.0.number, region),
             None => {}
         }
         Ok(tensor)
@@ -125,7 +144,9 @@ impl ProcessGroup {
     /// Whether the GPUs that a simulated group stands for could read each other's memory.
     fn would_copy(&self, device: &Device) -> bool {
         let gpu = named(&device.properties().name).ok();
-        self.0.hosts.hosts == 1 && gpu.is_some_and(|gpu| gpu.bandwidth.nvlink_bytes_per_s.is_some())
+        is_wanted()
+            && self.0.hosts.hosts == 1
+            && gpu.is_some_and(|gpu| gpu.bandwidth.nvlink_bytes_per_s.is_some())
     }
 
     /// Lets all ranks read this memory, if they can.
@@ -145,9 +166,9 @@ impl ProcessGroup {
         let opened =
             have_exported && others.is_some_and(|all| copies.register(region.start, bytes, &all).is_ok());
         if self.all_agree(opened)? {
-            self.0.peers().add(region);
+            self.0.shared.memory.add(self.0.number, region);
         } else {
-            self.0.peers().copies = Copies::Impossible;
+            self.0.peers().stop();
         }
         Ok(())
     }
@@ -156,29 +177,23 @@ impl ProcessGroup {
     fn join_peers(&self, gpu: &Gpu, device: &Device) -> Result<Copies> {
         const PATH_BYTES: usize = 64;
         let (rank, size) = (self.rank(), self.size());
-        let is_wanted = std::env::var_os("PLIMSOLL_PEER_COPIES").is_none_or(|value| value != "0");
         let mut path = [0; PATH_BYTES];
-        if rank == 0 && is_wanted {
-            let name = format!("/dev/shm/plimsoll-{}-{:x}", std::process::id(), rand_name());
+        if rank == 0 && is_wanted() {
+            let name = format!("/dev/shm/plimsoll-{}-{:x}", std::process::id(), suffix());
             let is_made = name.len() <= PATH_BYTES && PeerCopies::make_flags(name.as_ref(), size).is_ok();
             if is_made {
                 path[..name.len()].copy_from_slice(name.as_bytes());
             }
         }
-        let all = self.all_gather_bytes(&path, LABEL)?;
-        let name = String::from_utf8_lossy(&all[0]).trim_end_matches('\0').to_owned();
-        let path = PathBuf::from(&name);
-        let joined =
-            (is_wanted && !name.is_empty()).then(|| gpu.join_peers(&path, rank, size).ok()).flatten();
+        let _file = Temporary(rank == 0 && path[0] != 0, text(&path));
+        let path = text(&self.all_gather_bytes(&path, LABEL)?[0]);
+        let is_made = is_wanted() && !path.as_os_str().is_empty();
+        let joined = is_made.then(|| gpu.join_peers(&path, rank, size).ok()).flatten();
         let all_joined = self.all_agree(joined.is_some());
-        if rank == 0 && !name.is_empty() {
-            // Whoever opened it keeps it.
-            let _ = std::fs::remove_file(&path);
-        }
         Ok(match (all_joined?, joined) {
             (true, Some(copies)) => {
                 let copies = Arc::new(copies);
-                self.0.shared.watch(device, &Carrier::Peers(Arc::clone(&copies)));
+                self.0.shared.watch.add(device, &Carrier::Peers(Arc::clone(&copies)));
                 Copies::Ready(copies)
             }
             _ => Copies::Impossible,
@@ -190,8 +205,29 @@ impl ProcessGroup {
     }
 }
 
-/// A number that another process does not choose.
-fn rand_name() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+/// Whether the user has not turned copies off.
+fn is_wanted() -> bool {
+    std::env::var_os("PLIMSOLL_PEER_COPIES").is_none_or(|value| value != "0")
+}
+
+/// A path from bytes that end with zeros.
+fn text(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(String::from_utf8_lossy(bytes).trim_end_matches('\0'))
+}
+
+/// A file that is removed when this is dropped, if this rank made it. Ranks that have mapped it keep it.
+struct Temporary(bool, PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if self.0 {
+            let _ = std::fs::remove_file(&self.1);
+        }
+    }
+}
+
+/// A suffix for a unique file name.
+fn suffix() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |since| since.as_nanos() as u64)
 }

@@ -141,9 +141,9 @@ impl Operator for OrderedSumInto {
     }
 }
 
-/// Writes to `out` the [ordered sum](Tensor::ordered_sum) of the parts of `others`, `[parts - 1, len]`, and of `own`, `[len]`, which
-/// is part `at` among them; without `own`, `out` holds it. The sum is rounded to the type of `out`, which is that of the parts or
-/// the one in which they are added.
+/// Writes to `out`, `[len]`, the [ordered sum](Tensor::ordered_sum) of the parts of `others`, `[parts - 1, len]`, and of `own`, `[len]`,
+/// which is part number `at`. Without `own`, that part is read from `out`, which then has the type of the parts. Otherwise it
+/// may have the type in which they are added.
 pub(crate) fn ordered_sum_into(
     out: &Tensor,
     others: &Tensor,
