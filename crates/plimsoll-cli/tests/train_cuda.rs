@@ -120,6 +120,34 @@ fn two_gpus_have_the_account_of_simulated_ranks_with_nccl() {
     assert!(stderr(&output).contains("4 ranks on this machine, and 2 GPUs"), "{}", stderr(&output));
 }
 
+#[needs(nvrtc)]
+#[test]
+fn gpus_that_read_each_others_memory_need_no_nccl() {
+    let folder = Folder::new("train-cuda-peers");
+    let job = ["gpt", "--layers", "2", "--width", "64", "--steps", "6", "--sample", "0", "--batch-size", "8"];
+    let outside = |way: &str, copies: &str, [device, ranks]: [&str; 2]| {
+        let mut command = on_standin(&folder);
+        command
+            .env("PLIMSOLL_STANDIN_DEVICES", "2")
+            .env("PLIMSOLL_PEER_COPIES", copies)
+            .arg("train")
+            .args(job);
+        command.args(["--device", device, "--no-live", "--json", "--parallel", way, ranks, "2"]);
+        let output = command.output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{way} {copies} {device}: {}", stderr(&output));
+        json(&output)["memory"]["outside_allocator_bytes"].as_u64().expect("bytes")
+    };
+    for way in ["ddp", "shard"] {
+        for where_to in [["cuda", "--ranks"], ["sim:H200", "--sim-ranks"]] {
+            let [with, without] = ["1", "0"].map(|copies| outside(way, copies, where_to));
+            assert!(
+                with + (600 << 20) < without,
+                "{way} on {where_to:?}: {with} with copies, {without} without"
+            );
+        }
+    }
+}
+
 /// Starts a long job with captured steps, and sends it a signal once it has saved.
 fn interrupted(folder: &Folder, job: &[&str], signal: &str, saved: &str) -> Output {
     let mut command = on_standin(folder);

@@ -82,6 +82,9 @@ calls! { Driver:
         memory().register(address, bytes as u64);
         Ok(())
     }
+    fn cuMemHostGetDevicePointer_v2(device: Out<u64>, address: u64, _flags: c_uint) {
+        device.put(address)
+    }
     fn cuMemHostUnregister(address: u64) {
         memory().unregister(address)
     }
@@ -134,7 +137,7 @@ calls! { Driver:
 nothing! { Driver: cuMemSetAccess }
 
 // Fills device memory with words of four bytes; the values are not recorded.
-work! { Driver: cuMemsetD32_v2 cuMemsetD32Async cuStreamWriteValue32 cuStreamWriteValue32_v2 }
+work! { Driver: cuMemsetD32_v2 cuMemsetD32Async cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamBatchMemOp_v2 }
 
 /// Queries a property of an address; each attribute has its own size (`CUpointer_attribute`).
 fn pointer_attribute(value: Out<u8>, attribute: c_int, address: u64) -> Outcome {
