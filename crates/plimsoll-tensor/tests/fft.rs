@@ -77,6 +77,9 @@ fn integers_are_transformed_and_nothing_has_an_empty_spectrum() {
 
 #[test]
 fn what_does_not_fit_is_an_error() {
+    let z = Tensor::zeros(&[2, 2, 2], &Device::cpu()).unwrap();
+    let twice = fft::fft2(&z, None, [1, -1], FftNorm::Backward).unwrap_err().to_string();
+    assert_eq!(twice, "fft_fft2: dimensions [1, -1] are the same: name two different ones");
     let zeros = |shape: &[usize]| Tensor::zeros(shape, &Device::cpu()).unwrap();
     let back = FftNorm::Backward;
     let halves = zeros(&[4]).to_dtype(DType::F16).unwrap();
@@ -114,4 +117,13 @@ fn a_simulated_device_has_the_shapes_and_the_memory() {
     };
     let host = Device::cpu_with(plimsoll_tensor::CpuConfig::default());
     assert_eq!(peak(&host), peak(&Device::sim(SimConfig::new(1 << 30))));
+}
+
+#[test]
+fn the_sum_of_real_numbers_is_real() {
+    for n in [37, 41, 127] {
+        let x = Tensor::randn(&[5, n], &Device::cpu()).unwrap();
+        let first = fft::rfft(&x, None, -1, FftNorm::Backward).unwrap().select(1, 0).unwrap();
+        assert!(fft::imag(&first).unwrap().to_vec::<f32>().unwrap().iter().all(|part| *part == 0.0), "{n}");
+    }
 }

@@ -113,6 +113,14 @@ fn a_matrix_without_a_result_is_named() {
     assert!(linalg::inv(&nan).unwrap().to_vec::<f32>().unwrap().iter().all(|x| x.is_nan()));
     assert!(linalg::qr(&nan).unwrap().1.to_vec::<f32>().unwrap()[0].is_nan());
     assert!(linalg::det(&nan).unwrap().item::<f32>().unwrap().is_nan());
+    // A NaN below a zero.
+    let below = Tensor::from_slice(&[0.0f32, 1.0, f32::NAN, 1.0], &[2, 2], &device).unwrap();
+    assert!(linalg::det(&below).unwrap().item::<f32>().unwrap().is_nan());
+    assert!(linalg::slogdet(&below).unwrap().1.item::<f32>().unwrap().is_nan());
+    let tall = Tensor::from_slice(&[1.0f32, 2.0, f32::NAN, 3.0, 0.0, 4.0], &[3, 2], &device).unwrap();
+    assert!(linalg::qr(&tall).unwrap().1.to_vec::<f32>().unwrap()[0].is_nan());
+    let whole = Tensor::from_slice(&[1i64, 2], &[2], &device).unwrap();
+    assert!(text(linalg::vector_norm(&whole, f64::INFINITY, &[], false)).contains("int64"));
     let nothing = linalg::svdvals(nan.zeros_like().unwrap()).unwrap();
     assert_eq!(nothing.to_vec::<f32>().unwrap(), [0.0; 2]);
     // A singular matrix has a determinant, whose derivative is finite.

@@ -302,7 +302,8 @@ impl<T: Float> Block<'_, T> {
                 #[inline(always)]
                 |lane, k| {
                     let ((re, im), by) = (found.at(k * lanes + lane), self.factor(k));
-                    (re * by, im * by)
+                    // The sum of real numbers is real, whatever was rounded.
+                    (re * by, if k == 0 { T::of(0.0) } else { im * by })
                 },
             ),
         }

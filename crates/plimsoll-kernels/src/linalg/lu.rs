@@ -65,10 +65,13 @@ fn factor_columns<T: Float>(
     factored: &mut Factored,
 ) {
     for at in first..end {
-        let mut pivot = at;
+        // A NaN counts as the largest, so that it reaches the result.
+        let size = |row: usize| a[row * n + at].wide().abs();
+        let (mut pivot, mut largest) = (at, size(at));
         for row in at + 1..n {
-            if a[row * n + at].wide().abs() > a[pivot * n + at].wide().abs() {
-                pivot = row;
+            let size = size(row);
+            if size > largest || size.is_nan() && !largest.is_nan() {
+                (pivot, largest) = (row, size);
             }
         }
         if pivot != at {

@@ -106,7 +106,9 @@ fn reflect_columns<T: Float>(
 
 /// The Euclidean norm, which overflows only if the result does.
 fn norm(values: impl Iterator<Item = f64> + Clone) -> f64 {
-    let largest = values.clone().fold(0.0, |most: f64, x| if x.is_nan() { x } else { most.max(x.abs()) });
+    // `max` ignores NaN.
+    let either = |most: f64, x: f64| if most.is_nan() || x.is_nan() { f64::NAN } else { most.max(x.abs()) };
+    let largest = values.clone().fold(0.0, either);
     if largest == 0.0 || !largest.is_finite() {
         return largest;
     }

@@ -1,12 +1,23 @@
 //! Transforms along two dimensions.
 
 use super::transforms::{FftNorm, fft, ifft, irfft, rfft};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::ops::dim_index;
 use crate::tensor::Tensor;
 
 /// The size along each of the two dimensions, where it is given.
 fn sizes(s: impl Into<Option<[usize; 2]>>) -> [Option<usize>; 2] {
     s.into().map_or([None; 2], |s| s.map(Some))
+}
+
+/// Fails if both dimensions of a tensor with `rank` dimensions are the same one. Dimensions that do not exist are left to
+/// the transforms.
+fn want_two(op: &'static str, dim: [isize; 2], rank: usize) -> Result<()> {
+    let [first, second] = dim.map(|dim| dim_index(op, dim, rank).ok());
+    if first.is_none() || first != second {
+        return Ok(());
+    }
+    Err(Error::argument(op, format!("dimensions {dim:?} are the same: name two different ones")))
 }
 
 /// The Fourier transform of complex numbers `[…, 2]` along two dimensions of the complex tensor, with sizes `s` if they are given. Like
@@ -22,7 +33,7 @@ fn sizes(s: impl Into<Option<[usize; 2]>>) -> [Option<usize>; 2] {
 /// ```
 ///
 /// # Errors
-/// The same errors as [`fft`].
+/// The same errors as [`fft`]; also if both dimensions are the same.
 #[track_caller]
 pub fn fft2(
     z: impl AsRef<Tensor>,
@@ -30,6 +41,7 @@ pub fn fft2(
     dim: [isize; 2],
     norm: FftNorm,
 ) -> Result<Tensor> {
+    want_two("fft_fft2", dim, z.as_ref().rank().saturating_sub(1))?;
     let [height, width] = sizes(s);
     fft(fft(z, width, dim[1], norm)?, height, dim[0], norm)
 }
@@ -46,7 +58,7 @@ pub fn fft2(
 /// ```
 ///
 /// # Errors
-/// The same errors as [`fft`].
+/// The same errors as [`fft2`].
 #[track_caller]
 pub fn ifft2(
     z: impl AsRef<Tensor>,
@@ -54,6 +66,7 @@ pub fn ifft2(
     dim: [isize; 2],
     norm: FftNorm,
 ) -> Result<Tensor> {
+    want_two("fft_ifft2", dim, z.as_ref().rank().saturating_sub(1))?;
     let [height, width] = sizes(s);
     ifft(ifft(z, width, dim[1], norm)?, height, dim[0], norm)
 }
@@ -73,7 +86,7 @@ pub fn ifft2(
 /// ```
 ///
 /// # Errors
-/// The same errors as [`rfft`].
+/// The same errors as [`rfft`]; also if both dimensions are the same.
 #[track_caller]
 pub fn rfft2(
     x: impl AsRef<Tensor>,
@@ -81,6 +94,7 @@ pub fn rfft2(
     dim: [isize; 2],
     norm: FftNorm,
 ) -> Result<Tensor> {
+    want_two("fft_rfft2", dim, x.as_ref().rank())?;
     let [height, width] = sizes(s);
     fft(rfft(x, width, dim[1], norm)?, height, dim[0], norm)
 }
@@ -98,7 +112,7 @@ pub fn rfft2(
 /// ```
 ///
 /// # Errors
-/// The same errors as [`fft`].
+/// The same errors as [`fft2`].
 #[track_caller]
 pub fn irfft2(
     z: impl AsRef<Tensor>,
@@ -106,6 +120,7 @@ pub fn irfft2(
     dim: [isize; 2],
     norm: FftNorm,
 ) -> Result<Tensor> {
+    want_two("fft_irfft2", dim, z.as_ref().rank().saturating_sub(1))?;
     let [height, width] = sizes(s);
     irfft(ifft(z, height, dim[0], norm)?, width, dim[1], norm)
 }

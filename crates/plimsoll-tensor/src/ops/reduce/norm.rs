@@ -222,6 +222,7 @@ impl Tensor {
     #[track_caller]
     fn norm_over(&self, p: f64, over: Over) -> Result<Tensor> {
         if p.is_infinite() {
+            want_float("norm", self.dtype())?;
             return self.extreme("norm", Extremes { largest: p > 0.0, magnitude: true }, over);
         }
         if p.is_nan() {
