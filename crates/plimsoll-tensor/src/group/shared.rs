@@ -1,7 +1,7 @@
 //! Memory that the other ranks of a group can read: [`SharedMemory`], and how they read it: [`Peers`].
 //!
 //! It is in a pool of its own, whose segments are single allocations of the device, because other processes can only
-//! open those. On a simulated device, the same memory is requested.
+//! open those. The same memory is requested on every device, so that a simulated one has the same peaks.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -123,8 +123,7 @@ impl ProcessGroup {
     /// # Errors
     /// The errors of [`Tensor::empty`], during a capture, or [`Error::Distributed`].
     pub fn empty_shared(&self, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
-        let is_gpu = device.gpu().is_some() || !device.has_values();
-        if self.size() == 1 || !is_gpu {
+        if self.size() == 1 {
             return Tensor::empty(shape, dtype, device);
         }
         let why = "other ranks open its memory: make it before the capture";
@@ -135,7 +134,9 @@ impl ProcessGroup {
         match device.gpu() {
             _ if region.is_empty() => {}
             Some(gpu) => self.register(gpu, device, region)?,
-            None if self.would_copy(device) => self.0.shared.memory.add(self.0.number, region),
+            None if !device.has_values() && self.would_copy(device) => {
+                self.0.shared.memory.add(self.0.number, region)
+            }
             None => {}
         }
         Ok(tensor)
