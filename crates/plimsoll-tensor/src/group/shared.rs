@@ -107,8 +107,8 @@ impl Peers {
 impl ProcessGroup {
     /// A tensor without initial values in memory that the other ranks can read. On GPUs of one host, all-gathers of it
     /// and all-to-alls from it on the group's [stream](ProcessGroup::stream) are copies by copy engines, which take no
-    /// multiprocessors from kernels and no buffers of NCCL. All ranks must call this, with the same shape and type. Like `torch.distributed._symmetric_memory.empty`
-    /// with `rendezvous`.
+    /// multiprocessors from kernels and no buffers of NCCL. All ranks must call this, with the same shape and type.
+    /// Like `torch.distributed._symmetric_memory.empty` with `rendezvous`.
     ///
     /// `PLIMSOLL_PEER_COPIES=0` turns the copies off; so does a rank on another host, or a GPU that cannot read the
     /// others' memory.
