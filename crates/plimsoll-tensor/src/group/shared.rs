@@ -135,7 +135,7 @@ impl ProcessGroup {
             _ if region.is_empty() => {}
             Some(gpu) => self.register(gpu, device, region)?,
             None if !device.has_values() && self.would_copy(device) => {
-                self.0.shared.memory.add(self.0.number, region)
+                self.0.shared.memory.add(self.0.number, region);
             }
             None => {}
         }
