@@ -8,9 +8,9 @@ use std::time::Duration;
 use plimsoll_cuda::{Carrier, Gpu, NcclCommunicator, NcclId};
 use plimsoll_dist::{Communicator, Content, Op};
 
+use super::memory::{Peers, SharedMemory};
 use super::nccl_bytes::{Hosts, NcclBytes};
 use super::operators::Move;
-use super::shared::{Peers, SharedMemory};
 use super::watch::Watch;
 use crate::capturing;
 use crate::device::Device;

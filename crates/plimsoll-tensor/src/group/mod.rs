@@ -2,13 +2,14 @@
 //!
 //! A transport only moves bytes. All sums are computed by [`Tensor::ordered_sum`], in a fixed order of ranks. So sums
 //! are bit-identical for any transport, on any hosts, and however a tensor is split for sending. `operators.rs` defines
-//! the collectives as operators, which dispatch runs like any other. `engine.rs` moves the bytes, and `shared.rs` has the memory that
-//! other ranks can read. `watch.rs` ends the work of GPUs if a rank is lost. On a simulated
+//! the collectives as operators, which dispatch runs like any other. `engine.rs` moves the bytes, and `memory.rs` and `shared.rs` have
+//! the memory that other ranks can read. `watch.rs` ends the work of GPUs if a rank is lost. On a simulated
 //! device, memory is requested, nothing is moved, and `nccl_bytes.rs` counts the memory that NCCL would use.
 //! `functional.rs` has the collectives with derivatives.
 
 mod engine;
 mod functional;
+mod memory;
 mod nccl_bytes;
 mod operators;
 mod shared;
