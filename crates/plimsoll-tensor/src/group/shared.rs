@@ -36,7 +36,7 @@ impl ProcessGroup {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Tensor::empty`], during a capture, or [`Error::Distributed`].
+    /// The errors of [`Tensor::empty`], during a capture, or [`Error::Distributed`](crate::Error::Distributed).
     pub fn empty_shared(&self, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
         if self.size() == 1 {
             return Tensor::empty(shape, dtype, device);
