@@ -68,6 +68,19 @@ pub(crate) fn want_number(op: &'static str, dtype: DType) -> Result<()> {
     }
 }
 
+/// Fails unless the dtype is `float32` or `float64`.
+pub(crate) fn want_full(op: &'static str, dtype: DType) -> Result<()> {
+    match dtype {
+        DType::F32 | DType::F64 => Ok(()),
+        _ => Err(Error::DType { op, expected: "float32 or float64", got: dtype }),
+    }
+}
+
+/// The bytes of this many floats of scratch memory.
+pub(crate) fn scratch_bytes(floats: usize) -> u64 {
+    (floats * size_of::<f32>()) as u64
+}
+
 /// Fails unless all tensors have the same dtype.
 pub(crate) fn want_same(op: &'static str, ins: &[Meta<'_>]) -> Result<()> {
     let [first, rest @ ..] = ins else { return Ok(()) };

@@ -101,5 +101,6 @@ pub use shape::pad::PadMode;
 pub use shape::view::ReshapeTo;
 
 pub(crate) use arguments::{
-    borrowed, dim_index, want_dtype, want_float, want_float32_or_short, want_number, want_same, want_values,
+    borrowed, dim_index, scratch_bytes, want_dtype, want_float, want_float32_or_short, want_full,
+    want_number, want_same, want_values,
 };

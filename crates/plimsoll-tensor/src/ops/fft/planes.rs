@@ -5,19 +5,20 @@ use crate::error::{Error, Result};
 use crate::ops::dim_index;
 use crate::tensor::Tensor;
 
-/// The size along each of the two dimensions, where it is given.
-fn sizes(s: impl Into<Option<[usize; 2]>>) -> [Option<usize>; 2] {
-    s.into().map_or([None; 2], |s| s.map(Some))
-}
-
-/// Fails if both dimensions of a tensor with `rank` dimensions are the same one. Dimensions that do not exist are left to
-/// the transforms.
-fn want_two(op: &'static str, dim: [isize; 2], rank: usize) -> Result<()> {
+/// The size along each of the two dimensions, where it is given. Fails if both are the same dimension of the `rank` ones; those that
+/// do not exist are left to the transforms.
+fn sizes(
+    op: &'static str,
+    s: impl Into<Option<[usize; 2]>>,
+    dim: [isize; 2],
+    rank: usize,
+) -> Result<[Option<usize>; 2]> {
     let [first, second] = dim.map(|dim| dim_index(op, dim, rank).ok());
-    if first.is_none() || first != second {
-        return Ok(());
+    if first.is_some() && first == second {
+        let message = format!("dimensions {dim:?} are the same: name two different ones");
+        return Err(Error::argument(op, message));
     }
-    Err(Error::argument(op, format!("dimensions {dim:?} are the same: name two different ones")))
+    Ok(s.into().map_or([None; 2], |s| s.map(Some)))
 }
 
 /// The Fourier transform of complex numbers `[…, 2]` along two dimensions of the complex tensor, with sizes `s` if they are given. Like
@@ -41,8 +42,7 @@ pub fn fft2(
     dim: [isize; 2],
     norm: FftNorm,
 ) -> Result<Tensor> {
-    want_two("fft_fft2", dim, z.as_ref().rank().saturating_sub(1))?;
-    let [height, width] = sizes(s);
+    let [height, width] = sizes("fft_fft2", s, dim, z.as_ref().rank().saturating_sub(1))?;
     fft(fft(z, width, dim[1], norm)?, height, dim[0], norm)
 }
 
@@ -66,8 +66,7 @@ pub fn ifft2(
     dim: [isize; 2],
     norm: FftNorm,
 ) -> Result<Tensor> {
-    want_two("fft_ifft2", dim, z.as_ref().rank().saturating_sub(1))?;
-    let [height, width] = sizes(s);
+    let [height, width] = sizes("fft_ifft2", s, dim, z.as_ref().rank().saturating_sub(1))?;
     ifft(ifft(z, width, dim[1], norm)?, height, dim[0], norm)
 }
 
@@ -94,8 +93,7 @@ pub fn rfft2(
     dim: [isize; 2],
     norm: FftNorm,
 ) -> Result<Tensor> {
-    want_two("fft_rfft2", dim, x.as_ref().rank())?;
-    let [height, width] = sizes(s);
+    let [height, width] = sizes("fft_rfft2", s, dim, x.as_ref().rank())?;
     fft(rfft(x, width, dim[1], norm)?, height, dim[0], norm)
 }
 
@@ -120,7 +118,6 @@ pub fn irfft2(
     dim: [isize; 2],
     norm: FftNorm,
 ) -> Result<Tensor> {
-    want_two("fft_irfft2", dim, z.as_ref().rank().saturating_sub(1))?;
-    let [height, width] = sizes(s);
+    let [height, width] = sizes("fft_irfft2", s, dim, z.as_ref().rank().saturating_sub(1))?;
     irfft(ifft(z, height, dim[0], norm)?, width, dim[1], norm)
 }

@@ -5,13 +5,13 @@ use smallvec::smallvec;
 use crate::cpu::kernels::fft::{Factors, Transform, fft_scratch_len, transform};
 use crate::cpu::kernels::number::by_float;
 use crate::dispatch::{call, call_one};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
+use crate::ops::{scratch_bytes, want_full};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
@@ -71,9 +71,7 @@ impl Kernel for Rows {
 impl Operator for Rows {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = operands::inputs(self.name(), ins)?;
-        if !matches!(x.dtype, DType::F32 | DType::F64) {
-            return Err(Error::DType { op: self.name(), expected: "float32 or float64", got: x.dtype });
-        }
+        want_full(self.name(), x.dtype)?;
         let [read, written] = self.sizes();
         let Some(lead) = x.shape().strip_suffix(&read[..]) else {
             return Err(Error::shape(self.name(), format!("{:?}: needs […, {read:?}]", x.shape())));
@@ -88,7 +86,7 @@ impl Operator for Rows {
     fn scratch(&self, _: &[Meta<'_>], outs: &[Meta<'_>], _: DeviceFacts) -> u64 {
         let rows = outs[0].layout.len() / self.sizes()[1].iter().product::<usize>();
         let floats = by_float!(outs[0].dtype, T => fft_scratch_len::<T>(self.transform, self.n, rows));
-        (floats * size_of::<f32>()) as u64
+        scratch_bytes(floats)
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {

@@ -12,8 +12,8 @@ use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Dims;
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
-use crate::ops::dim_index;
 use crate::ops::elementwise::operands;
+use crate::ops::{dim_index, scratch_bytes};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
@@ -140,7 +140,7 @@ impl Operator for TopK {
             [lead @ .., len] => (lead.iter().product(), *len),
             [] => (1, 1),
         };
-        (scratch_workers(lead) * topk_scratch_len(len) * size_of::<f32>()) as u64
+        scratch_bytes(scratch_workers(lead) * topk_scratch_len(len))
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {

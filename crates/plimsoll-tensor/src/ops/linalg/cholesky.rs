@@ -13,6 +13,7 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
+use crate::ops::scratch_bytes;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
@@ -54,7 +55,7 @@ impl Operator for Cholesky {
     fn scratch(&self, _: &[Meta<'_>], outs: &[Meta<'_>], _: DeviceFacts) -> u64 {
         let Batch { count, rows, .. } = Batch::of(outs[0].shape());
         let floats = by_float!(outs[0].dtype, T => cholesky_scratch_len::<T>(count, rows));
-        (floats * size_of::<f32>()) as u64
+        scratch_bytes(floats)
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {

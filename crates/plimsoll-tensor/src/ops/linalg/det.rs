@@ -14,6 +14,7 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
+use crate::ops::scratch_bytes;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
@@ -21,7 +22,7 @@ use crate::tensor::{Grads, Tensor};
 fn scratch(a: Meta<'_>, k: usize) -> u64 {
     let Batch { count, rows, .. } = Batch::of(a.shape());
     let floats = by_float!(a.dtype, T => lu_scratch_len::<T>(count, rows, k * rows));
-    (floats * size_of::<f32>()) as u64
+    scratch_bytes(floats)
 }
 
 fn cost(ins: &[Meta<'_>], outs: &[Meta<'_>], factor: u64) -> Cost {

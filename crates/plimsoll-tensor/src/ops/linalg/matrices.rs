@@ -1,10 +1,10 @@
 //! Checks of the shapes and types of matrices, and errors that name a matrix of a batch.
 
 use crate::cpu::kernels::linalg::Failure;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::broadcast;
 use crate::operator::Meta;
+use crate::ops::want_full;
 use crate::tensor::Tensor;
 
 /// The number of matrices, and the size of each.
@@ -20,14 +20,6 @@ impl Batch {
     pub(super) fn of(shape: &[usize]) -> Batch {
         let [lead @ .., rows, cols] = shape else { unreachable!("inferred") };
         Batch { count: lead.iter().product(), rows: *rows, cols: *cols }
-    }
-}
-
-/// Fails unless the type is one that factorizations are computed in.
-pub(super) fn want_full(op: &'static str, dtype: DType) -> Result<()> {
-    match dtype {
-        DType::F32 | DType::F64 => Ok(()),
-        _ => Err(Error::DType { op, expected: "float32 or float64", got: dtype }),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
-use crate::ops::want_same;
+use crate::ops::{scratch_bytes, want_same};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
@@ -24,7 +24,7 @@ fn flops(count: usize, n: usize, k: usize) -> u64 {
 
 fn scratch(count: usize, n: usize, k: usize, of: Meta<'_>) -> u64 {
     let floats = by_float!(of.dtype, T => lu_scratch_len::<T>(count, n, k));
-    (floats * size_of::<f32>()) as u64
+    scratch_bytes(floats)
 }
 
 fn singular(op: &'static str, shape: &[usize], failure: Failure) -> Error {

@@ -14,6 +14,7 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
+use crate::ops::scratch_bytes;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
@@ -66,7 +67,7 @@ impl Operator for Svd {
 
     fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
         let Batch { count, rows, cols } = Batch::of(ins[0].shape());
-        (svd_scratch_len(count, rows, cols, self.0) * size_of::<f32>()) as u64
+        scratch_bytes(svd_scratch_len(count, rows, cols, self.0))
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {

@@ -12,7 +12,7 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
-use crate::ops::want_same;
+use crate::ops::{scratch_bytes, want_same};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
@@ -53,7 +53,7 @@ impl Operator for SolveTriangular {
     fn scratch(&self, _: &[Meta<'_>], outs: &[Meta<'_>], _: DeviceFacts) -> u64 {
         let Batch { count, rows, cols } = Batch::of(outs[0].shape());
         let floats = by_float!(outs[0].dtype, T => triangular_scratch_len::<T>(count, rows, cols));
-        (floats * size_of::<f32>()) as u64
+        scratch_bytes(floats)
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {

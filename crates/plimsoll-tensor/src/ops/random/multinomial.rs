@@ -16,7 +16,7 @@ use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
-use crate::ops::want_float;
+use crate::ops::{scratch_bytes, want_float};
 use crate::random::RandomStream;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
@@ -100,7 +100,7 @@ impl Operator for Multinomial {
         let shape = ins[0].shape();
         let cols = shape.last().copied().unwrap_or(1);
         let rows = if shape.len() == 2 { shape[0] } else { 1 };
-        (scratch_workers(rows) * multinomial_scratch_len(cols) * size_of::<f32>()) as u64
+        scratch_bytes(scratch_workers(rows) * multinomial_scratch_len(cols))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::dispatch::{Tensors, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::function::{Function, FunctionBackward, Save, apply};
-use crate::ops::dim_index;
+use crate::ops::{dim_index, want_full};
 use crate::tensor::{Grads, Tensor};
 
 /// The value of a quantile between two elements. Like PyTorch's `interpolation`.
@@ -158,9 +158,7 @@ impl Tensor {
         if let Some(bad) = q.iter().find(|q| !(0.0..=1.0).contains(*q)) {
             return Err(Error::argument(NAME, format!("q is {bad}: needs 0 to 1")));
         }
-        if !matches!(self.dtype(), DType::F32 | DType::F64) {
-            return Err(Error::DType { op: NAME, expected: "float32 or float64", got: self.dtype() });
-        }
+        want_full(NAME, self.dtype())?;
         let (x, dim) = match dim.into() {
             Some(dim) => (self.clone(), dim),
             None => (self.reshape(&[-1])?, 0),
