@@ -40,7 +40,6 @@ functions! {
         cuIpcOpenMemHandle_v2(*mut u64, IpcHandle, c_uint);
         cuMemGetAddressRange_v2(*mut u64, *mut usize, u64);
         cuMemHostRegister_v2(*mut c_void, usize, c_uint);
-        cuMemHostUnregister(*mut c_void);
         cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint);
         cuStreamBatchMemOp_v2(Handle, c_uint, *mut FlagStep, c_uint);
     }
@@ -120,8 +119,6 @@ impl Exported {
 struct Flags {
     at: *mut c_void,
     bytes: usize,
-    /// The address for the device.
-    device: u64,
     size: usize,
 }
 
@@ -141,16 +138,12 @@ impl Flags {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping, which no Rust reference points to; the file has as many bytes.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, file.as_raw_fd(), 0) };
-        (at != libc::MAP_FAILED).then_some(Flags { at, bytes, device: 0, size })
+        (at != libc::MAP_FAILED).then_some(Flags { at, bytes, size })
     }
 
     /// Where the flag is that rank `from` sets for rank `to`, from the beginning.
     fn place(&self, flag: Flag, to: usize, from: usize) -> usize {
         ((flag as usize * self.size + to) * self.size + from) * FLAG_BYTES
-    }
-
-    fn address(&self, flag: Flag, to: usize, from: usize) -> u64 {
-        self.device + self.place(flag, to, from) as u64
     }
 
     /// A flag, for the host.
@@ -191,6 +184,8 @@ pub struct PeerCopies {
     context: Handle,
     rank: usize,
     flags: Arc<Flags>,
+    /// Where the device finds the flags.
+    device_flags: u64,
     regions: Mutex<Vec<Region>>,
     /// The allocations of other ranks that are open.
     opened: Mutex<BTreeMap<IpcHandle, u64>>,
@@ -218,8 +213,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn failed(call: &'static str, path: &Path, error: &std::io::Error) -> CudaError {
-    let text = format!("{}: {error}", path.display());
-    CudaError::Call { call, name: "system error".to_owned(), text, is_sticky: false }
+    refused(call, "system error", format!("{}: {error}", path.display()))
+}
+
+fn refused(call: &'static str, name: &str, text: String) -> CudaError {
+    CudaError::Call { call, name: name.to_owned(), text, is_sticky: false }
 }
 
 impl PeerCopies {
@@ -246,17 +244,15 @@ impl PeerCopies {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.map_err(|error| failed("open", path, &error))?;
         let flags = Flags::map(&file, size);
-        let mut flags = flags.ok_or_else(|| failed("mmap", path, &std::io::Error::last_os_error()))?;
+        let flags = flags.ok_or_else(|| failed("mmap", path, &std::io::Error::last_os_error()))?;
         let (regions, opened, is_aborted) = Default::default();
-        let calls = Calls { driver, functions: &functions };
-        call!(calls, cuMemHostRegister_v2(flags.at, flags.bytes, PORTABLE_AND_MAPPED))?;
-        let found = call!(calls, cuMemHostGetDevicePointer_v2(&raw mut flags.device, flags.at, 0));
-        if found.is_err() {
-            call!(calls, cuMemHostUnregister(flags.at))?;
-        }
-        found?;
-        let (driver, flags) = (Arc::clone(driver), Arc::new(flags));
-        Ok(PeerCopies { driver, functions, context, rank, flags, regions, opened, is_aborted })
+        let (driver, flags, device_flags) = (Arc::clone(driver), Arc::new(flags), 0);
+        let mut peers =
+            PeerCopies { driver, functions, context, rank, flags, device_flags, regions, opened, is_aborted };
+        let Flags { at, bytes, .. } = *peers.flags;
+        call!(peers, cuMemHostRegister_v2(at, bytes, PORTABLE_AND_MAPPED))?;
+        call!(peers, cuMemHostGetDevicePointer_v2(&raw mut peers.device_flags, at, 0))?;
+        Ok(peers)
     }
 
     /// Lets other ranks of the host read the memory at this address, which must be in an allocation of `cuMemAlloc`.
@@ -320,26 +316,29 @@ impl PeerCopies {
         Some(region.begins.iter().map(|begin| begin + (address - region.own.start)).collect())
     }
 
+    /// Where the device finds the flag that rank `from` sets for rank `to`.
+    fn address(&self, flag: Flag, to: usize, from: usize) -> u64 {
+        self.device_flags + self.flags.place(flag, to, from) as u64
+    }
+
     /// Queues a collective on a stream.
     pub(crate) fn run(&self, collective: Collective, stream: Handle) -> Result<()> {
         if self.is_aborted.load(Ordering::SeqCst) {
             let text = "this group was ended because a rank is lost".to_owned();
-            let name = "rank lost".to_owned();
-            return Err(CudaError::Call { call: "cuMemcpyAsync", name, text, is_sticky: false });
+            return Err(refused("cuMemcpyAsync", "rank lost", text));
         }
         let Some(begins) = self.begins(collective) else {
             let text = format!("{collective:x?} is not in registered memory");
-            let name = "invalid address".to_owned();
-            return Err(CudaError::Call { call: "cuMemcpyAsync", name, text, is_sticky: false });
+            return Err(refused("cuMemcpyAsync", "invalid address", text));
         };
         let mut flags = Vec::new();
         for action in actions(collective, self.rank, self.flags.size) {
             match action {
                 Action::Set(flag, other) => {
-                    flags.push(FlagStep::set(self.flags.address(flag, other, self.rank), 1));
+                    flags.push(FlagStep::set(self.address(flag, other, self.rank), 1));
                 }
                 Action::Wait(flag, other) => {
-                    let at = self.flags.address(flag, self.rank, other);
+                    let at = self.address(flag, self.rank, other);
                     flags.extend([FlagStep::wait(at), FlagStep::set(at, 0)]);
                 }
                 Action::Copy { to, of, offset, bytes } => {
@@ -385,12 +384,6 @@ impl PeerCopies {
     pub fn has_ended(&self) -> bool {
         self.flags.ended().load(Ordering::SeqCst) == 1
     }
-}
-
-/// What `call!` needs.
-struct Calls<'a> {
-    driver: &'a Driver,
-    functions: &'a Functions,
 }
 
 #[cfg(test)]

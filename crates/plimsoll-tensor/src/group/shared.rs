@@ -75,13 +75,11 @@ impl ProcessGroup {
         let exported = copies.export(region.start);
         let own = exported.as_ref().map_or([0; 72], Exported::to_bytes);
         let all = self.all_gather_bytes(&[&own[..], &[u8::from(exported.is_ok())]].concat(), LABEL)?;
-        let others: Option<Vec<Exported>> =
-            all.iter().map(|rank| Exported::from_bytes(&rank[..72])).collect();
-        let have_exported = all.iter().all(|rank| rank[72] == 1);
+        let all: Option<Vec<Exported>> =
+            all.iter().map(|rank| Exported::from_bytes(&rank[..72]).filter(|_| rank[72] == 1)).collect();
         let bytes = region.end - region.start;
-        let opened =
-            have_exported && others.is_some_and(|all| copies.register(region.start, bytes, &all).is_ok());
-        if self.all_agree(opened)? {
+        let is_open = all.is_some_and(|all| copies.register(region.start, bytes, &all).is_ok());
+        if self.all_agree(is_open)? {
             self.0.shared.memory.add(self.0.number, region);
         } else {
             self.0.peers().stop();
@@ -93,20 +91,16 @@ impl ProcessGroup {
     fn join_peers(&self, gpu: &Gpu, device: &Device) -> Result<Copies> {
         const PATH_BYTES: usize = 64;
         let (rank, size) = (self.rank(), self.size());
+        let file = (rank == 0 && is_wanted()).then(|| Temporary::new(size)).flatten();
         let mut path = [0; PATH_BYTES];
-        if rank == 0 && is_wanted() {
-            let name = format!("/dev/shm/plimsoll-{}-{:x}", std::process::id(), suffix());
-            let is_made = name.len() <= PATH_BYTES && PeerCopies::make_flags(name.as_ref(), size).is_ok();
-            if is_made {
-                path[..name.len()].copy_from_slice(name.as_bytes());
-            }
+        if let Some(Temporary(name)) = &file {
+            path[..name.len()].copy_from_slice(name.as_bytes()); // at most 45 bytes
         }
-        let _file = Temporary(rank == 0 && path[0] != 0, text(&path));
-        let path = text(&self.all_gather_bytes(&path, LABEL)?[0]);
-        let is_made = is_wanted() && !path.as_os_str().is_empty();
-        let joined = is_made.then(|| gpu.join_peers(&path, rank, size).ok()).flatten();
-        let all_joined = self.all_agree(joined.is_some());
-        Ok(match (all_joined?, joined) {
+        // Without a file, this is the empty path.
+        let path = self.all_gather_bytes(&path, LABEL)?.swap_remove(0);
+        let path = PathBuf::from(String::from_utf8_lossy(&path).trim_end_matches('\0'));
+        let joined = is_wanted().then(|| gpu.join_peers(&path, rank, size).ok()).flatten();
+        Ok(match (self.all_agree(joined.is_some())?, joined) {
             (true, Some(copies)) => {
                 let copies = Arc::new(copies);
                 self.0.shared.watch.add(device, &Carrier::Peers(Arc::clone(&copies)));
@@ -126,24 +120,20 @@ fn is_wanted() -> bool {
     std::env::var_os("PLIMSOLL_PEER_COPIES").is_none_or(|value| value != "0")
 }
 
-/// A path from bytes that end with zeros.
-fn text(bytes: &[u8]) -> PathBuf {
-    PathBuf::from(String::from_utf8_lossy(bytes).trim_end_matches('\0'))
-}
+/// The file of a group's flags, which is removed when this is dropped. Ranks that have mapped it keep it.
+struct Temporary(String);
 
-/// A file that is removed when this is dropped, if this rank made it. Ranks that have mapped it keep it.
-struct Temporary(bool, PathBuf);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if self.0 {
-            let _ = std::fs::remove_file(&self.1);
-        }
+impl Temporary {
+    /// Makes the file; `None` if that fails.
+    fn new(size: usize) -> Option<Temporary> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let name = format!("/dev/shm/plimsoll-{}-{now:x}", std::process::id());
+        PeerCopies::make_flags(name.as_ref(), size).ok().map(|()| Temporary(name))
     }
 }
 
-/// A suffix for a unique file name.
-fn suffix() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |since| since.as_nanos() as u64)
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
