@@ -122,24 +122,24 @@ impl<M: Language> Training<M> {
             model.checkpoint_within(budget);
         }
         let mut parameters = model.parameters();
-        let mut ranks: Option<(ProcessGroup, usize, Box<dyn Any>)> = None;
         let shares_layers = arguments.tensor_ranks() > 1;
         // The ranks that train on different batches.
         let data = if shares_layers { mesh.submesh("dp")? } else { mesh.clone() };
-        let batches = data.world().size();
-        if let (2.., Some(shard)) = (mesh.world().size(), shard(arguments, shares_layers)) {
+        let averages: Option<Box<dyn Any>> = if mesh.world().size() == 1 {
+            None
+        } else if let Some(shard) = shard(arguments, shares_layers) {
             let options = FullyShardOptions { shard, ..FullyShardOptions::default() };
             let sharded = fully_shard(&mut model, &data, options)?;
             parameters = sharded.parameters();
-            ranks = Some((mesh.world().clone(), batches, Box::new(sharded)));
-        } else if mesh.world().size() > 1 {
+            Some(Box::new(sharded))
+        } else {
             let mut options = DdpOptions::default();
             if let Some(bytes) = arguments.option("bucket").and_then(|bytes| bytes.parse().ok()) {
                 options.bucket_cap_bytes = bytes;
             }
-            let ddp = DistributedDataParallel::new(&model, mesh.world(), options)?;
-            ranks = Some((mesh.world().clone(), batches, Box::new(ddp)));
-        }
+            Some(Box::new(DistributedDataParallel::new(&model, mesh.world(), options)?))
+        };
+        let ranks = averages.map(|averages| (mesh.world().clone(), data.world().size(), averages));
         let lr = 3e-4;
         let adam: Box<dyn Optimizer> = match arguments.option("optimizer") {
             Some("adamw8bit") => {

@@ -267,7 +267,7 @@ impl Gatherer {
 /// both ends of the model.
 pub(super) fn slots_for(
     units: &[Unit],
-    (group, device): (&ProcessGroup, &Device),
+    place: (&ProcessGroup, &Device),
     wanted: impl Fn(&Unit) -> bool,
     category: Category,
     label: &str,
@@ -290,7 +290,7 @@ pub(super) fn slots_for(
         let label = format!("{label}{}", if unit.is_root { " root" } else { "" });
         // Two, so that one unit can be used while another one is moved.
         let most = if unit.is_root { 1 } else { of_kind().count().min(2) };
-        let mut slots = Slots::new(group, device, unit.rows.dtype(), len, category, &label, most);
+        let mut slots = Slots::new(place, unit.rows.dtype(), len, category, &label, most);
         if category == Category::Parameter {
             (0..most).try_for_each(|_| slots.grow())?;
         }

@@ -156,20 +156,12 @@ impl Reducer {
         }
         let device = parameters[0].device().clone();
         let takes_turns = |_: &Unit| shard != Shard::OptimizerState;
-        let group = &gatherer.ranks.shard;
-        let slots = slots_for(units, (group, &device), takes_turns, Category::Gradient, "gradients")?;
+        let place = (&gatherer.ranks.shard, &device);
+        let slots = slots_for(units, place, takes_turns, Category::Gradient, "gradients")?;
         let own = |unit: &Unit| {
             let label = format!("{} gradients", unit.name);
             (shard == Shard::OptimizerState).then(|| {
-                Slots::new(
-                    group,
-                    &device,
-                    unit.rows.dtype(),
-                    unit.layout.len(),
-                    Category::Gradient,
-                    &label,
-                    1,
-                )
+                Slots::new(place, unit.rows.dtype(), unit.layout.len(), Category::Gradient, &label, 1)
             })
         };
         Ok(Reducer {

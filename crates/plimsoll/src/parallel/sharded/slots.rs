@@ -36,8 +36,7 @@ struct Slot {
 
 impl Slots {
     pub(super) fn new(
-        group: &ProcessGroup,
-        device: &Device,
+        (group, device): (&ProcessGroup, &Device),
         dtype: DType,
         len: usize,
         category: Category,
@@ -123,7 +122,8 @@ mod tests {
     #[test]
     fn units_take_turns_and_a_held_one_stays() {
         let alone = ProcessGroup::threads(1).remove(0);
-        let mut slots = Slots::new(&alone, &Device::cpu(), DType::F32, 4, Category::Parameter, "gathered", 2);
+        let mut slots =
+            Slots::new((&alone, &Device::cpu()), DType::F32, 4, Category::Parameter, "gathered", 2);
         slots.grow().unwrap();
         slots.grow().unwrap();
         let address = |slot: Tensor| slot.data_ptr();
@@ -141,7 +141,7 @@ mod tests {
     fn a_slot_that_is_still_being_sent_is_taken_only_if_there_are_enough() {
         let device = Device::cpu();
         let alone = ProcessGroup::threads(1).remove(0);
-        let mut slots = Slots::new(&alone, &device, DType::F32, 4, Category::Gradient, "gradients", 2);
+        let mut slots = Slots::new((&alone, &device), DType::F32, 4, Category::Gradient, "gradients", 2);
         let sent = || device.current_stream().record_event().unwrap();
         let mut addresses = Vec::new();
         for unit in 0..6 {
