@@ -87,6 +87,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     pub fn set_no_split(&mut self, id: PoolId) {
         self.private_pools.set_unsplit(id);
     }
+
     /// Makes the segments of a pool single allocations of the device, even with `expandable_segments`, so that other
     /// processes can open them. Stored by id, even before the pool exists.
     pub fn set_plain(&mut self, id: PoolId) {
