@@ -23,6 +23,8 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernel::Varies;
 use crate::ops::{CapturedStep, CapturedUpdate, take_captured_steps};
+use crate::packed::{MemoryPlan, TracedDifference, want_no_other_run};
+use crate::planned::{self, Arena, Run};
 use crate::random::{Generator, RandomStream, RngState};
 use crate::stream::Stream;
 use crate::tensor::Tensor;
@@ -37,6 +39,8 @@ use crate::tensor::Tensor;
 pub struct GraphPool {
     pool: Arc<Pool>,
     device: Device,
+    /// The memory of planned captures, and its bytes.
+    arena: Option<(Arc<Arena>, u64)>,
 }
 
 impl GraphPool {
@@ -47,7 +51,30 @@ impl GraphPool {
     pub fn new(device: &Device) -> Result<GraphPool> {
         let pool = device.memory().new_pool();
         let pool = pool.map_err(|source| refused(device, source))?;
-        Ok(GraphPool { pool: Arc::new(pool), device: device.clone() })
+        Ok(GraphPool { pool: Arc::new(pool), device: device.clone(), arena: None })
+    }
+
+    /// Makes a pool whose graphs also share an arena, which is just large enough for this plan:
+    /// [`Graph::capture_planned`].
+    ///
+    /// # Errors
+    /// The allocator's errors.
+    pub fn with_arena(device: &Device, plan: &MemoryPlan) -> Result<GraphPool> {
+        let arena = Some((plan.arena(device)?, plan.report().arena_bytes));
+        Ok(GraphPool { arena, ..GraphPool::new(device)? })
+    }
+
+    /// Bytes of the arena.
+    pub fn arena_bytes(&self) -> u64 {
+        self.arena.as_ref().map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// Lets later captures overwrite a tensor in the arena that an earlier capture has left, such as a gradient that the next
+    /// replay of its graph writes again.
+    pub fn release(&self, tensor: &Tensor) {
+        if let Some((arena, _)) = &self.arena {
+            arena.release(tensor.storage_ptr());
+        }
     }
 
     /// Runs `f`; while it runs, this thread's allocations on the device come from this pool. Like
@@ -100,6 +127,7 @@ pub struct Graph {
     /// For each step, its index among the varying kernels.
     step_at: Vec<usize>,
     pool: GraphPool,
+    difference: Option<TracedDifference>,
 }
 
 /// The random streams that a replay draws from one source.
@@ -152,6 +180,39 @@ impl Graph {
         Ok((Graph::new(device, pool, ended?)?, out))
     }
 
+    /// [`Graph::capture`] of a function whose memory was planned in the run before: planned requests are served from the
+    /// arena of the pool, and all others from the pool. If the arena is too small for the plan, or a request differs from
+    /// it, the pool serves that request and all later ones: [`Graph::difference`].
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Graph, GraphPool, MemoryPlan, SimConfig, Tensor};
+    /// let gpu = Device::sim(SimConfig::like("H200")?);
+    /// let x = Tensor::zeros(&[1024, 1024], &gpu)?;
+    /// let f = || x.add_scalar(1.0)?.exp()?.sum();
+    /// let (y, plan) = MemoryPlan::record(&gpu, f)?;
+    /// let pool = GraphPool::with_arena(&gpu, &plan)?;
+    /// let (graph, y) = Graph::capture_planned(&pool, &plan, f)?;
+    /// assert_eq!((graph.difference(), pool.reserved_bytes()), (None, 0));
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Graph::capture`]; also if this is called inside a [`Traced`](crate::Traced) run.
+    pub fn capture_planned<T>(
+        pool: &GraphPool,
+        plan: &MemoryPlan,
+        f: impl FnOnce() -> Result<T>,
+    ) -> Result<(Graph, T)> {
+        want_no_other_run()?;
+        let device = &pool.device;
+        let arena = pool.arena.as_ref().filter(|(_, bytes)| plan.report().arena_bytes <= *bytes);
+        let Some((arena, _)) = arena else { return Graph::capture(device, Some(pool), f) };
+        let run = Run::serves_capture(device.number(), &plan.within(arena));
+        let (done, served) = planned::during(run, || Graph::capture(device, Some(pool), f));
+        let (graph, done) = done?;
+        Ok((Graph { difference: served.difference(), ..graph }, done))
+    }
+
     fn new(device: &Device, pool: GraphPool, ended: Ended) -> Result<Graph> {
         let Ended { on, work, draws, sources, steps, updates } = ended;
         let varying = work.as_ref().map_or(&[][..], |work| work.varying());
@@ -175,7 +236,8 @@ impl Graph {
             let why = "a step of an optimizer that is not `op::optimizer_step` cannot be replayed";
             return Err(Error::Captured { op: "capture", why });
         }
-        Ok(Graph { device: device.clone(), on, work, draws, sources, steps, updates, step_at, pool })
+        let device = device.clone();
+        Ok(Graph { device, on, work, draws, sources, steps, updates, step_at, pool, difference: None })
     }
 
     /// Queues the captured work again, with the next random numbers, on the captured stream. The current stream waits for it.
@@ -230,6 +292,11 @@ impl Graph {
     /// The pool of its memory, to share with other graphs.
     pub fn pool(&self) -> &GraphPool {
         &self.pool
+    }
+
+    /// The first request that differed from the plan of a planned capture, if any did.
+    pub fn difference(&self) -> Option<TracedDifference> {
+        self.difference
     }
 
     /// The number of calls of [`op::optimizer_step`](crate::op::optimizer_step) that it contains.

@@ -31,6 +31,7 @@
 //! | `gradcheck.rs` | checks derivatives of user-defined functions against finite differences |
 //! | `suite/` | a suite of checks that every operator must pass |
 //! | `ops/` | the operators, by family: one operator and its derivative per file |
+//! | `packed.rs` | [`MemoryPlan`]: recorded requests, packed into an arena |
 //! | `traced.rs` | [`Traced`]: a function whose memory is planned after it was recorded |
 //! | `capture.rs` | [`Graph`]: captured work that can be replayed |
 //! | `backend_suite.rs` | [`check_backend`]: a suite of checks that every device must pass |
@@ -75,6 +76,7 @@ mod layout;
 mod lent;
 mod operator;
 mod ops;
+mod packed;
 pub mod pinned;
 mod planned;
 mod properties;
@@ -130,6 +132,7 @@ pub use ops::{
     ScatterReduction, Tolerance, WindowOptions, unscale_,
 };
 pub use ops::{fft, linalg};
+pub use packed::{MemoryPlan, TracedDifference, TracedPlan};
 pub use plimsoll_alloc::{BlockState, Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};
 pub use random::{Generator, RngState, with_generator};
@@ -139,7 +142,7 @@ pub use storage::State;
 pub use stream::{Event, Stream, with_stream};
 pub use tensor::{Freed, Grads, HookHandle, StorageUses, Tensor};
 pub use tf32::{allow_tf32_in_convolutions, allow_tf32_in_matmul};
-pub use traced::{Traced, TracedDifference, TracedPlan};
+pub use traced::Traced;
 pub use view::{In, Out};
 
 /// The types of operator parameters that are not plain numbers.

@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_alloc::StreamId;
+use plimsoll_alloc::{StreamId, Tag};
 
 /// A request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +24,14 @@ pub(crate) struct Asked {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorded {
     pub(crate) asked: Asked,
+    /// The owner of the memory: the latest one.
+    pub(crate) tag: Tag,
     /// Its position in the order of all requests and frees.
     pub(crate) begin: u64,
-    /// When it was freed; `None` if it was not, or if another stream used it.
+    /// When it was freed; `None` if it was not.
     pub(crate) end: Option<u64>,
-    is_shared: bool,
+    /// Whether another stream used it.
+    pub(crate) is_shared: bool,
 }
 
 /// The requests of one run, in order.
@@ -46,20 +49,18 @@ impl Recording {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, asked: Asked) -> usize {
+    fn begin(&self, asked: Asked, tag: Tag) -> usize {
         let mut requests = self.requests();
         requests.clock += 1;
         let begin = requests.clock;
-        requests.all.push(Recorded { asked, begin, end: None, is_shared: false });
+        requests.all.push(Recorded { asked, tag, begin, end: None, is_shared: false });
         requests.all.len() - 1
     }
 
     fn end(&self, index: usize) {
         let mut requests = self.requests();
         requests.clock += 1;
-        let now = requests.clock;
-        let own = &mut requests.all[index];
-        own.end = Some(now).filter(|_| !own.is_shared);
+        requests.all[index].end = Some(requests.clock);
     }
 
     /// The requests so far.
@@ -68,38 +69,78 @@ impl Recording {
     }
 }
 
-/// The memory of a plan.
-pub(crate) trait Arena: Send + Sync {
+/// The memory of an arena.
+pub(crate) trait ArenaMemory: Send + Sync {
+    fn address(&self) -> u64;
+
     /// Work on this stream uses part of it.
     fn record_stream(&self, on: StreamId);
 }
 
-/// Addresses for the requests of a function.
-pub(crate) struct Plan {
-    /// Each request, and its address if it is planned.
-    requests: Vec<(Asked, Option<u64>)>,
-    /// Addresses in use, each with its end.
-    live: Mutex<BTreeMap<u64, u64>>,
-    arena: Box<dyn Arena>,
+/// Memory for plans whose runs come one after the other.
+pub(crate) struct Arena {
+    memory: Box<dyn ArenaMemory>,
+    live: Mutex<Live>,
 }
 
-impl Plan {
-    pub(crate) fn new(requests: Vec<(Asked, Option<u64>)>, arena: Box<dyn Arena>) -> Plan {
-        Plan { requests, live: Mutex::default(), arena }
+/// The bytes of an arena that are in use.
+#[derive(Default)]
+struct Live {
+    /// Addresses, each with its end and the number of its lease.
+    ranges: BTreeMap<u64, (u64, u64)>,
+    leases: u64,
+}
+
+impl Arena {
+    pub(crate) fn new(memory: Box<dyn ArenaMemory>) -> Arena {
+        Arena { memory, live: Mutex::default() }
     }
 
-    fn live(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+    fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks bytes as used. Returns false, and does nothing, if some of them already are.
-    fn take(&self, address: u64, bytes: u64) -> bool {
+    /// Marks bytes as used. Returns the number of their lease; `None`, and does nothing, if some of them already are.
+    fn take(&self, address: u64, bytes: u64) -> Option<u64> {
         let (mut live, end) = (self.live(), address + bytes);
-        let is_free = live.range(..end).next_back().is_none_or(|(_, &last)| last <= address);
-        if is_free {
-            live.insert(address, end);
+        let is_free = live.ranges.range(..end).next_back().is_none_or(|(_, &(last, _))| last <= address);
+        is_free.then(|| {
+            live.leases += 1;
+            let lease = live.leases;
+            live.ranges.insert(address, (end, lease));
+            lease
+        })
+    }
+
+    fn give_back(&self, address: u64, lease: u64) {
+        let mut live = self.live();
+        if live.ranges.get(&address).is_some_and(|(_, own)| *own == lease) {
+            live.ranges.remove(&address);
         }
-        is_free
+    }
+
+    /// Lets later runs overwrite the memory at an address, although it is in use.
+    pub(crate) fn release(&self, address: u64) {
+        self.live().ranges.remove(&address);
+    }
+}
+
+/// Addresses for the requests of a function.
+pub(crate) struct Plan {
+    /// Each request, and its place in the arena if it is planned.
+    requests: Arc<[(Asked, Option<u64>)]>,
+    arena: Arc<Arena>,
+}
+
+impl Plan {
+    pub(crate) fn new(requests: &Arc<[(Asked, Option<u64>)]>, arena: &Arc<Arena>) -> Arc<Plan> {
+        Arc::new(Plan { requests: Arc::clone(requests), arena: Arc::clone(arena) })
+    }
+}
+
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arena").field("live", &self.live().ranges.len()).finish_non_exhaustive()
     }
 }
 
@@ -114,17 +155,24 @@ pub(crate) struct Lease(Holder);
 
 enum Holder {
     Recorded { of: Arc<Recording>, index: usize },
-    Planned { of: Arc<Plan>, address: u64, is_shared: Cell<bool> },
+    Planned { of: Arc<Plan>, address: u64, lease: u64, is_shared: Cell<bool> },
 }
 
 impl Lease {
+    /// Records the new owner of the memory.
+    pub(crate) fn retag(&self, tag: Tag) {
+        if let Holder::Recorded { of, index } = &self.0 {
+            of.requests().all[*index].tag = tag;
+        }
+    }
+
     /// Records that another stream uses the memory, so it must not be given out again when it is freed.
     pub(crate) fn share(&self, on: StreamId) {
         match &self.0 {
             Holder::Recorded { of, index } => of.requests().all[*index].is_shared = true,
             Holder::Planned { of, is_shared, .. } => {
                 is_shared.set(true);
-                of.arena.record_stream(on);
+                of.arena.memory.record_stream(on);
             }
         }
     }
@@ -134,9 +182,9 @@ impl Drop for Lease {
     fn drop(&mut self) {
         match &self.0 {
             Holder::Recorded { of, index } => of.end(*index),
-            Holder::Planned { of, address, is_shared } => {
+            Holder::Planned { of, address, lease, is_shared } => {
                 if !is_shared.get() {
-                    of.live().remove(address);
+                    of.arena.give_back(*address, *lease);
                 }
             }
         }
@@ -156,6 +204,8 @@ pub(crate) enum Source {
 /// What happens to this thread's requests on a device during a run of a function.
 pub(crate) struct Run {
     device: usize,
+    /// Whether the requests of a capture are meant. Others go to the allocator.
+    captures: bool,
     kind: Kind,
 }
 
@@ -177,32 +227,39 @@ pub(crate) struct Served {
 
 impl Run {
     pub(crate) fn records(device: usize, recording: &Arc<Recording>) -> Run {
-        Run { device, kind: Kind::Records(recording.clone()) }
+        Run { device, captures: false, kind: Kind::Records(recording.clone()) }
     }
 
     pub(crate) fn serves(device: usize, plan: &Arc<Plan>) -> Run {
-        Run { device, kind: Kind::Serves { plan: plan.clone(), served: Served::default() } }
+        Run { device, captures: false, kind: Kind::Serves { plan: plan.clone(), served: Served::default() } }
     }
 
-    fn source(&mut self, asked: Asked) -> Source {
+    /// A run that is captured.
+    pub(crate) fn serves_capture(device: usize, plan: &Arc<Plan>) -> Run {
+        Run { captures: true, ..Run::serves(device, plan) }
+    }
+
+    fn source(&mut self, asked: Asked, tag: Tag) -> Source {
         match &mut self.kind {
             Kind::Records(recording) => {
-                let (of, index) = (recording.clone(), recording.begin(asked));
+                let (of, index) = (recording.clone(), recording.begin(asked, tag));
                 Source::Recorded(Lease(Holder::Recorded { of, index }))
             }
             Kind::Serves { served: Served { differs: Some(_), .. }, .. } => Source::Allocator,
             Kind::Serves { plan, served } => {
-                let Some((_, address)) = plan.requests.get(served.requests).filter(|it| it.0 == asked) else {
+                let Some((_, offset)) = plan.requests.get(served.requests).filter(|it| it.0 == asked) else {
                     served.differs = Some(asked);
                     return Source::Allocator;
                 };
                 served.requests += 1;
-                let Some(address) = *address else { return Source::Allocator };
-                if !plan.take(address, asked.bytes) {
+                let Some(offset) = *offset else { return Source::Allocator };
+                let address = plan.arena.memory.address() + offset;
+                let Some(lease) = plan.arena.take(address, asked.bytes) else {
                     served.in_use += 1;
                     return Source::Allocator;
-                }
-                let holder = Holder::Planned { of: plan.clone(), address, is_shared: Cell::new(false) };
+                };
+                let (of, is_shared) = (plan.clone(), Cell::new(false));
+                let holder = Holder::Planned { of, address, lease, is_shared };
                 Source::Planned(Lease(holder), address)
             }
         }
@@ -243,13 +300,13 @@ pub(crate) fn is_active() -> bool {
     IS_ACTIVE.get()
 }
 
-/// The source of memory for a request from this thread.
-pub(crate) fn source(device: usize, asked: Asked) -> Source {
+/// The source of memory for a request from this thread, which may be in a capture.
+pub(crate) fn source(device: usize, is_captured: bool, asked: Asked, tag: Tag) -> Source {
     if asked.bytes == 0 {
         return Source::Allocator;
     }
     ACTIVE.with_borrow_mut(|active| match active {
-        Some(run) if run.device == device => run.source(asked),
+        Some(run) if run.device == device && run.captures == is_captured => run.source(asked, tag),
         _ => Source::Allocator,
     })
 }

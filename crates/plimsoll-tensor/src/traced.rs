@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use plimsoll_packing::{Buffer, Effort, lower_bound, pack};
-
 use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::label::{Category, Span};
-use crate::planned::{self, Asked, Plan, Recorded, Recording, Run};
-use crate::storage::{Storage, rounded};
+use crate::error::Result;
+use crate::packed::{MemoryPlan, TracedDifference, TracedPlan, recorded, want_no_other_run};
+use crate::planned::{self, Plan, Recorded, Run};
 use crate::stream;
 
 /// A function that is called again and again with inputs of the same shapes, such as a training step or a forward pass.
@@ -59,33 +56,6 @@ enum Stage {
     Planned(Arc<Plan>, TracedPlan),
 }
 
-/// What was planned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TracedPlan {
-    /// Bytes of the arena.
-    pub arena_bytes: u64,
-    /// The most bytes of planned requests that are in use at the same time: no arena can be smaller.
-    pub live_bytes: u64,
-    /// The number of requests that the arena serves.
-    pub planned: usize,
-    /// The number of requests of each run that the allocator serves, because their memory outlives the run or is used by another
-    /// stream.
-    pub unplanned: usize,
-}
-
-/// A request that differed from the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TracedDifference {
-    /// Its number in the run, from 0.
-    pub number: usize,
-    /// The operation that requested memory.
-    pub op: &'static str,
-    /// Its bytes.
-    pub bytes: u64,
-}
-
 impl Traced {
     /// A function on a device that has not run yet.
     pub fn new(device: &Device) -> Traced {
@@ -98,35 +68,33 @@ impl Traced {
     /// The errors of `f`; also if memory runs out for the arena, or this is called inside another call on the same
     /// thread.
     pub fn run<T>(&mut self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        if planned::is_active() {
-            return Err(Error::argument("traced", "a traced function cannot run inside of another one"));
-        }
-        let device = self.device.number();
-        if let Stage::Recorded(recorded) = &self.stage {
+        want_no_other_run()?;
+        if let Stage::Recorded(requests) = &self.stage {
             // Done before the run, so that an error leaves nothing half done.
-            let (plan, report) = self.planned(recorded)?;
-            self.stage = Stage::Planned(plan, report);
+            let plan = MemoryPlan::new(requests, stream::current(&self.device), false)?;
+            self.stage = Stage::Planned(plan.within(&plan.arena(&self.device)?), plan.report());
         }
         let (done, next) = match &self.stage {
             Stage::New => (f()?, Stage::HasRun),
             // Recorded requests have been planned by now.
             Stage::HasRun | Stage::Recorded(_) => {
-                let recording = Arc::new(Recording::default());
-                let (done, _) = planned::during(Run::records(device, &recording), f);
-                // The results that the caller gets are still alive, so they are not planned.
-                (done?, Stage::Recorded(recording.all()))
+                let (done, requests) = recorded(&self.device, f)?;
+                (done, Stage::Recorded(requests))
             }
             Stage::Planned(plan, _) => {
-                let (done, served) = planned::during(Run::serves(device, plan), f);
+                let (done, served) = planned::during(Run::serves(self.device.number(), plan), f);
                 self.in_use += served.in_use;
-                if let Some(Asked { op, bytes, .. }) = served.differs {
-                    self.difference.get_or_insert(TracedDifference { number: served.requests, op, bytes });
-                }
+                self.difference = self.difference.or(served.difference());
                 return done;
             }
         };
         self.stage = next;
         Ok(done)
+    }
+
+    /// Whether this thread is in a run whose requests are recorded or planned: of this type, or for a captured step.
+    pub fn is_running() -> bool {
+        planned::is_active()
     }
 
     /// The plan, from the third run on.
@@ -151,37 +119,5 @@ impl Traced {
     /// Discards the plan, so that the function is recorded again. Call this when the shapes of its inputs have changed.
     pub fn reset(&mut self) {
         *self = Traced::new(&self.device);
-    }
-
-    /// Packs the requests, and allocates the arena.
-    fn planned(&self, recorded: &[Recorded]) -> Result<(Arc<Plan>, TracedPlan)> {
-        let size = |recorded: &Recorded| rounded(recorded.asked.bytes);
-        // The arena belongs to one stream. Work on other streams may still be running when the host frees its memory.
-        let stream = stream::current(&self.device);
-        let end = |it: &Recorded| it.end.filter(|_| it.asked.stream == stream);
-        let buffer = |it: &Recorded| end(it).map(|upper| Buffer { lower: it.begin, upper, size: size(it) });
-        let buffers: Vec<Buffer> = recorded.iter().filter_map(buffer).collect();
-        let failed = |why: plimsoll_packing::Error| Error::argument("traced", why.to_string());
-        let packing = pack(&buffers, Effort::default()).map_err(failed)?;
-        let report = TracedPlan {
-            arena_bytes: packing.bytes,
-            live_bytes: lower_bound(&buffers).map_err(failed)?,
-            planned: buffers.len(),
-            unplanned: recorded.len() - buffers.len(),
-        };
-        // Memory that the recorded run has freed would stay cached outside the arena.
-        self.device.empty_cache()?;
-        let arena = {
-            let _owner = Span::of(Category::Workspace, crate::label::intern("arena of a traced function"));
-            Storage::alloc(&self.device, packing.bytes, "traced")?
-        };
-        let base = arena.address_now().map_or(0, |address| address.0);
-        let mut offsets = packing.offsets.into_iter();
-        let mut request = |it: &Recorded| {
-            let offset = end(it).and_then(|_| offsets.next());
-            (it.asked, offset.map(|offset| base + offset))
-        };
-        let requests = recorded.iter().map(&mut request).collect();
-        Ok((Arc::new(Plan::new(requests, Box::new(arena))), report))
     }
 }

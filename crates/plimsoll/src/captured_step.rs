@@ -3,8 +3,14 @@
 //! [`Graph`] is the device's part of a captured step. This file keeps the inputs at fixed addresses, the gradients, one graph
 //! for each shape of the inputs, and the optimizers, whose step numbers and options change from replay to replay.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use plimsoll_tensor::label::{self, Category, Span};
-use plimsoll_tensor::{DType, Device, Error, Graph, GraphPool, Result, Tensor, no_grad};
+use plimsoll_tensor::{
+    DType, Device, Error, Graph, GraphPool, MemoryPlan, Result, StorageUses, Tensor, Traced,
+    TracedDifference, TracedPlan, no_grad,
+};
 
 use crate::optim::Optimizer;
 
@@ -15,8 +21,12 @@ const MOST_GRAPHS: usize = 8;
 
 /// A training step that the host launches on the GPU with one call: forward pass, backward pass and optimizers. The first runs
 /// execute as usual. Then the step is captured, and from then on it is replayed, which costs the host a few microseconds. Each
-/// shape, type or layout of the inputs has its own graph; all graphs share one memory pool. On synchronous devices, such as the
-/// host, every run executes as usual.
+/// shape, type or layout of the inputs has its own graph. On synchronous devices, such as the host, every run executes as usual.
+///
+/// The last run before a capture is recorded: what it requests and when it frees it. All of that is packed into one arena, from
+/// which the captured step gets its memory ([`CapturedStep::plan`]). So the bytes of a captured step are known before it is
+/// captured, and are hardly more than the most that are in use at a time. All graphs share the arena. For a shape that needs a
+/// larger one, the arena is replaced, and other shapes are captured again when they come.
 ///
 /// The results are bit for bit those of the step without capture: random numbers continue, optimizers count their steps, and a
 /// changed learning rate takes effect. Everything else that the program itself decides (`if`, `train` and `eval`, the number of
@@ -63,24 +73,32 @@ pub struct CapturedStep {
 struct Shape {
     inputs: Vec<Form>,
     runs: u64,
+    recorded: Option<Recorded>,
     captured: Option<Captured>,
+}
+
+/// The last run of a shape before its capture.
+#[derive(Debug)]
+struct Recorded {
+    plan: MemoryPlan,
+    /// Whether the step dropped all gradients that were there before it: Note [Gradients of the run before].
+    replaces_gradients: bool,
 }
 
 /// How a step runs.
 enum Place {
     /// By replaying the graph of this shape, which is captured first if it does not exist yet.
     Captured(usize),
-    /// As usual, but with memory from the graphs' pool: Note [Memory of the runs before].
-    WarmUp,
+    /// As usual, and its requests for memory are recorded.
+    Recorded(usize),
     /// As usual.
     Usual,
 }
 
-// Note [Memory of the runs before]. Memory that a run frees stays cached in the pool that it came from, in pieces between the
-// tensors that stay allocated, mainly the optimizer's state. A captured step cannot use pieces of the default pool, and pieces
-// smaller than a page cannot be returned to the device. So the runs before the first capture allocate from the graphs' pool,
-// where the capture then finds all the memory it needs. Once there is a graph, a replay writes wherever its step wrote. Runs of
-// further shapes therefore allocate from the default pool, so that a replay does not overwrite their results.
+// Note [Gradients of the run before]. A step that clears gradients itself drops those of the run before and makes new ones. In a
+// capture, both would be alive until the step clears them, one set outside the arena or where another shape has left it. So the
+// gradients are dropped before the capture, if the recorded run shows that the step drops them. Gradients to which a step adds
+// stay where they are, and no graph of another shape overwrites them.
 
 /// The properties of an input that must match for a graph to accept it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,9 +181,10 @@ impl CapturedStep {
         let inputs: Vec<Tensor> = here.collect::<Result<_>>()?;
         let at = match self.place(&inputs) {
             Place::Captured(at) => at,
-            Place::WarmUp => {
-                let pool = self.pool()?;
-                return pool.serve(|| Ok(detached(&step(&inputs, optimizers)?)));
+            Place::Recorded(at) => {
+                let (outputs, recorded) = self.recorded(&inputs, optimizers, &mut step)?;
+                self.shapes[at].recorded = Some(recorded);
+                return Ok(outputs);
             }
             Place::Usual => return Ok(detached(&step(&inputs, optimizers)?)),
         };
@@ -176,19 +195,64 @@ impl CapturedStep {
                 done => return done,
             }
         }
-        let pool = self.pool()?;
-        let captured = self.capture(&pool, &inputs, optimizers, &mut step)?;
+        let captured = self.capture(at, &inputs, optimizers, &mut step)?;
         self.captures += 1;
         self.shapes[at].captured.insert(captured).replay(&inputs, optimizers)
     }
 
-    /// The memory pool of the graphs. A new pool cannot use the cached memory left over from building the model.
-    fn pool(&mut self) -> Result<GraphPool> {
-        if let Some(pool) = &self.pool {
+    /// The plan of the memory of the shape that was captured last; `None` if none was recorded, which is the case without
+    /// [warm-up](CapturedStep::warm_up) and inside a [`Traced`] run.
+    pub fn plan(&self) -> Option<TracedPlan> {
+        let captured = self.shapes.iter().filter(|shape| shape.captured.is_some());
+        captured.max_by_key(|shape| shape.runs).and_then(Shape::plan)
+    }
+
+    /// The first request of a captured step that differed from the recorded run's, if any did. That request and all later ones
+    /// of that shape are not in the arena.
+    pub fn difference(&self) -> Option<TracedDifference> {
+        self.shapes.iter().find_map(|shape| shape.captured.as_ref()?.graph.difference())
+    }
+
+    /// Runs the step, and records its requests for memory.
+    fn recorded(
+        &self,
+        inputs: &[Tensor],
+        optimizers: Optimizers<'_, '_>,
+        step: &mut impl FnMut(&[Tensor], Optimizers<'_, '_>) -> Result<Vec<Tensor>>,
+    ) -> Result<(Vec<Tensor>, Recorded)> {
+        let (mut before, dropped) = (0, Arc::new(AtomicUsize::new(0)));
+        for gradient in parameters(optimizers).iter().filter_map(Tensor::grad) {
+            before += 1;
+            let dropped = Arc::clone(&dropped);
+            gradient.register_free_hook(move |_| {
+                dropped.fetch_add(1, Relaxed);
+            });
+        }
+        let run = || Ok(detached(&step(inputs, optimizers)?));
+        let (outputs, plan) = MemoryPlan::record(&self.device, run)?;
+        let replaces_gradients = before > 0 && before == dropped.load(Relaxed);
+        Ok((outputs, Recorded { plan, replaces_gradients }))
+    }
+
+    /// The memory pool for a graph of this shape.
+    fn pool(&mut self, at: usize) -> Result<GraphPool> {
+        let plan = self.shapes[at].recorded.as_ref().map(|recorded| &recorded.plan);
+        let arena_bytes = plan.map_or(0, |plan| plan.report().arena_bytes);
+        if let Some(pool) = self.pool.as_ref().filter(|pool| arena_bytes <= pool.arena_bytes()) {
+            for shape in &self.shapes {
+                shape.captured.iter().for_each(|captured| captured.release(pool));
+            }
             return Ok(pool.clone());
         }
+        self.shapes.iter_mut().for_each(|shape| shape.captured = None);
+        self.pool = None;
+        // A new pool cannot use the cached memory left over from building the model.
         self.device.empty_cache()?;
-        Ok(self.pool.insert(GraphPool::new(&self.device)?).clone())
+        let pool = match &self.shapes[at].recorded {
+            Some(Recorded { plan, .. }) => GraphPool::with_arena(&self.device, plan)?,
+            None => GraphPool::new(&self.device)?,
+        };
+        Ok(self.pool.insert(pool).clone())
     }
 
     /// How a step with these inputs runs.
@@ -207,33 +271,40 @@ impl CapturedStep {
             Some(at) => at,
             None if self.shapes.len() >= self.most_graphs => return Place::Usual,
             None => {
-                self.shapes.push(Shape { inputs: forms, runs: 0, captured: None });
+                self.shapes.push(Shape { inputs: forms, runs: 0, recorded: None, captured: None });
                 self.shapes.len() - 1
             }
         };
         let shape = &mut self.shapes[at];
         shape.runs += 1;
-        if shape.runs > self.warm_up {
-            return Place::Captured(at);
+        match shape.runs.cmp(&self.warm_up) {
+            std::cmp::Ordering::Greater => Place::Captured(at),
+            std::cmp::Ordering::Equal if !Traced::is_running() => Place::Recorded(at),
+            _ => Place::Usual,
         }
-        let has_graphs = self.shapes.iter().any(|shape| shape.captured.is_some());
-        if has_graphs { Place::Usual } else { Place::WarmUp }
     }
 
     fn capture(
-        &self,
-        pool: &GraphPool,
+        &mut self,
+        at: usize,
         inputs: &[Tensor],
         optimizers: Optimizers<'_, '_>,
         step: &mut impl FnMut(&[Tensor], Optimizers<'_, '_>) -> Result<Vec<Tensor>>,
     ) -> Result<Captured> {
+        let parameters = parameters(optimizers);
+        if self.shapes[at].recorded.as_ref().is_some_and(|recorded| recorded.replaces_gradients) {
+            parameters.iter().for_each(Tensor::clear_grad);
+        }
+        let pool = self.pool(at)?;
         let inputs: Vec<Tensor> = inputs.iter().map(room_for).collect::<Result<_>>()?;
         let before = steps(optimizers);
-        let captured = Graph::capture(&self.device, Some(pool), || Ok(detached(&step(&inputs, optimizers)?)));
+        let run = || Ok(detached(&step(&inputs, optimizers)?));
+        let captured = match &self.shapes[at].recorded {
+            Some(Recorded { plan, .. }) if !Traced::is_running() => Graph::capture_planned(&pool, plan, run),
+            _ => Graph::capture(&self.device, Some(&pool), run),
+        };
         // Nothing has run yet: a replay counts its own steps.
         set_steps(optimizers, &before);
-        let parameters: Vec<Tensor> =
-            optimizers.iter().flat_map(|optimizer| optimizer.parameters()).collect();
         let gradient = |parameter: &Tensor| (parameter.clone(), parameter.grad());
         let gradients = parameters.iter().map(gradient).collect();
         let checked = captured.and_then(|(graph, outputs)| {
@@ -249,7 +320,23 @@ impl CapturedStep {
     }
 }
 
+impl Shape {
+    fn plan(&self) -> Option<TracedPlan> {
+        self.recorded.as_ref().map(|recorded| recorded.plan.report())
+    }
+}
+
 impl Captured {
+    /// Lets later captures overwrite what only this graph keeps. Its next replay writes it again.
+    fn release(&self, pool: &GraphPool) {
+        let gradients = self.gradients.iter().filter_map(|(_, gradient)| gradient.as_ref());
+        let is_unused = |tensor: &&Tensor| {
+            let StorageUses { handles, views, saved, .. } = tensor.storage_uses();
+            (handles, views, saved) == (1, 0, 0)
+        };
+        gradients.chain(&self.outputs).filter(is_unused).for_each(|tensor| pool.release(tensor));
+    }
+
     fn replay(&mut self, inputs: &[Tensor], optimizers: Optimizers<'_, '_>) -> Result<Vec<Tensor>> {
         for (to, from) in self.inputs.iter().zip(inputs) {
             no_grad(|| to.copy_(from.detach()))?;
@@ -285,6 +372,10 @@ fn room_for(input: &Tensor) -> Result<Tensor> {
 
 fn detached(outputs: &[Tensor]) -> Vec<Tensor> {
     outputs.iter().map(Tensor::detach).collect()
+}
+
+fn parameters(optimizers: &[&mut dyn Optimizer]) -> Vec<Tensor> {
+    optimizers.iter().flat_map(|optimizer| optimizer.parameters()).collect()
 }
 
 fn steps(optimizers: &[&mut dyn Optimizer]) -> Vec<Vec<u64>> {

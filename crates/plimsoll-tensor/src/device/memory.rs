@@ -66,21 +66,24 @@ impl Device {
 
     /// The current statistics, read together, and the levels at the most recent steps ([`Device::mark_step`]).
     pub fn memory_gauges(&self) -> Gauges {
-        self.memory().gauges()
+        let mut gauges = self.memory().gauges();
+        gauges.by_category = self.by_category(gauges.by_category, || self.memory().owners());
+        gauges
     }
 
     /// Bytes of live blocks by category; they add up to [`Device::memory_allocated`].
     pub fn memory_by_category(&self) -> CategoryBytes {
-        self.memory().by_category()
+        self.by_category(self.memory().by_category(), || self.memory().owners())
     }
 
     /// Bytes of live blocks by category at the peak; they add up to [`Device::max_memory_allocated`].
     pub fn peak_by_category(&self) -> CategoryBytes {
-        self.memory().by_category_at_peak()
+        self.by_category(self.memory().by_category_at_peak(), || self.memory().owners_at_peak())
     }
 
     /// The owners of the live bytes, largest first, each with the number of its tensors that have memory of their own; ties are in
-    /// the order in which the names were registered. They add up to [`Device::memory_allocated`].
+    /// the order in which the names were registered. They add up to [`Device::memory_allocated`]. The bytes of a planned step's
+    /// arena belong to the tensors that are in it when most of it is in use.
     ///
     /// ```
     /// use plimsoll_tensor::label::{Span, intern};
@@ -93,12 +96,12 @@ impl Device {
     /// # Ok::<(), plimsoll_tensor::Error>(())
     /// ```
     pub fn owners(&self) -> Vec<label::Owner> {
-        self.memory().owners().into_iter().map(named).collect()
+        self.with_arenas(self.memory().owners())
     }
 
     /// The owners of the bytes at the peak, largest first; ties are in the order in which the names were registered.
     pub fn owners_at_peak(&self) -> Vec<label::Owner> {
-        self.memory().owners_at_peak().into_iter().map(named).collect()
+        self.with_arenas(self.memory().owners_at_peak())
     }
 
     /// All segments with their blocks, sorted by address. Like `torch.cuda.memory_snapshot`.
@@ -205,9 +208,4 @@ impl Device {
     pub fn resident_bytes(&self) -> Option<u64> {
         self.0.backend.resident_bytes()
     }
-}
-
-fn named(owner: plimsoll_alloc::Owner) -> label::Owner {
-    let plimsoll_alloc::Owner { label, category, bytes, blocks } = owner;
-    label::Owner { label: label::text(label), category, bytes, blocks }
 }

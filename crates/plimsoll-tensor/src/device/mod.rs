@@ -8,8 +8,10 @@
 //! | `reads` | the values that a program has read in a rehearsal |
 //! | this one | the handle |
 //! | `events`, `rehearsal` | [`Device::on_event`], [`Device::rehearse`] |
+//! | `arenas` | who uses the bytes of planned steps |
 //! | `memory` | statistics under PyTorch's names, limits, owners |
 
+mod arenas;
 mod callbacks;
 mod events;
 mod memory;
@@ -34,6 +36,7 @@ use crate::properties::DeviceProperties;
 use crate::random::{self, RandomStream, RngState};
 use crate::sim::{Sim, SimConfig};
 
+use arenas::Arenas;
 use callbacks::Callbacks;
 pub use callbacks::{EventHandle, MemoryAction, MemoryEvent};
 use reads::Reads;
@@ -76,6 +79,7 @@ pub(crate) struct Inner {
     /// Bytes of a simulated GPU that NCCL would have taken.
     nccl_bytes: AtomicU64,
     callbacks: Arc<Callbacks>,
+    arenas: Arenas,
     /// Set if values that are read are zeros.
     reads: OnceLock<Reads>,
 }
@@ -140,6 +144,7 @@ impl Device {
             next_stream,
             nccl_bytes,
             callbacks: Arc::default(),
+            arenas: Arenas::default(),
             reads: OnceLock::new(),
         }))
     }

@@ -23,7 +23,7 @@ use crate::history;
 use crate::inference;
 use crate::label;
 use crate::pinned;
-use crate::planned::{self, Arena, Asked, Source as MemorySource};
+use crate::planned::{self, ArenaMemory, Asked, Source as MemorySource};
 use crate::stream;
 
 use backing::Backing;
@@ -157,14 +157,20 @@ impl Storage {
     /// Allocates `bytes` under a category and label.
     pub(crate) fn alloc_as(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<Storage> {
         let mut lease = None;
-        // The memory of a captured graph must stay the graph's.
-        if planned::is_active() && !capturing::is_any() {
-            let stream = stream::current(device);
-            match planned::source(device.number(), Asked { op, bytes, stream }) {
+        if planned::is_active() {
+            let asked = Asked { op, bytes, stream: stream::current(device) };
+            match planned::source(device.number(), capturing::is_any(), asked, tag) {
                 MemorySource::Allocator => {}
                 MemorySource::Recorded(own) => lease = Some(own),
                 MemorySource::Planned(own, address) => {
-                    return Ok(Storage::new(device, bytes, address, stream, tag, Backing::Planned(own)));
+                    return Ok(Storage::new(
+                        device,
+                        bytes,
+                        address,
+                        asked.stream,
+                        tag,
+                        Backing::Planned(own),
+                    ));
                 }
             }
         }
@@ -339,8 +345,11 @@ impl Storage {
     fn retag_locked(&self, account: &mut Account, tag: Tag) {
         if account.tag != tag {
             account.tag = tag;
-            if let Backing::Device(allocation, _) = &account.backing {
+            if let Backing::Device(allocation, lease) = &account.backing {
                 self.0.device.memory().retag(allocation, tag.category, tag.label);
+                if let Some(lease) = lease {
+                    lease.retag(tag);
+                }
             }
         }
     }
@@ -384,7 +393,11 @@ impl Storage {
     }
 }
 
-impl Arena for Storage {
+impl ArenaMemory for Storage {
+    fn address(&self) -> u64 {
+        self.address_now().map_or(0, |address| address.0)
+    }
+
     fn record_stream(&self, on: StreamId) {
         Storage::record_stream(self, on);
     }

@@ -4,8 +4,12 @@
 //! on which rank has the row. Then the sums of all rows are added in the order of the parameters. Tensor-parallel ranks
 //! may each have a part of a row: their sums are added first. Parameters that each of them has in full count once.
 
+use std::sync::{Mutex, PoisonError};
+
 use plimsoll_tensor::label::{Category, Span, intern};
-use plimsoll_tensor::{DType, Error, ProcessGroup, ReduceOp, Result, Tensor, into_out, no_grad};
+use plimsoll_tensor::{
+    DType, Device, Error, ProcessGroup, ReduceOp, Result, Tensor, into_out, no_grad, with_stream,
+};
 
 use crate::nn::{Part, part_of};
 
@@ -35,6 +39,64 @@ struct Own {
     counts: bool,
 }
 
+/// Where the sums of all rows are added up.
+pub(super) enum Place<'a> {
+    /// On this rank alone, which has all rows.
+    Here,
+    /// On the ranks of a group, whose other ranks have other rows or parts.
+    Group(&'a ProcessGroup),
+    /// The same, in memory that they share.
+    Shared(&'a SharedSums),
+}
+
+/// Memory for the sums of all rows that the ranks of a group share, so that copy engines can move it.
+pub(super) struct SharedSums {
+    group: ProcessGroup,
+    /// Allocated by the first use.
+    memory: Mutex<Option<Tensor>>,
+}
+
+impl SharedSums {
+    pub(super) fn new(group: &ProcessGroup) -> SharedSums {
+        SharedSums { group: group.clone(), memory: Mutex::default() }
+    }
+
+    /// Memory for this many rows, or a few more. It has the values of the last use.
+    fn memory(&self, rows: usize, device: &Device) -> Result<Tensor> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*memory {
+            Some(memory) => Ok(memory.clone()),
+            None => {
+                let len = rows.next_multiple_of(self.group.size());
+                Ok(memory.insert(self.group.empty_shared(&[len], DType::F64, device)?).clone())
+            }
+        }
+    }
+}
+
+impl Place<'_> {
+    fn zeros(&self, rows: usize, device: &Device) -> Result<Tensor> {
+        let Place::Shared(shared) = self else { return Tensor::full(&[rows], 0.0, DType::F64, device) };
+        let sums = shared.memory(rows, device)?;
+        sums.zero_()?;
+        Ok(sums)
+    }
+
+    /// Adds the sums of the other ranks. Only zeros are added to a complete row, so this is exact.
+    fn add_others(&self, sums: &Tensor) -> Result<()> {
+        match self {
+            Place::Here => Ok(()),
+            Place::Group(group) => group.all_reduce(sums, ReduceOp::Sum),
+            Place::Shared(SharedSums { group, .. }) => {
+                let (current, side) = (sums.device().current_stream(), group.stream(sums.device()));
+                side.wait_stream(&current)?;
+                with_stream(&side, || group.all_reduce(sums, ReduceOp::Sum))?;
+                current.wait_stream(&side)
+            }
+        }
+    }
+}
+
 /// Scales the gradients of these parameters like [`RowSums::clip`]. Each parameter is one that this rank has in full,
 /// or one that tensor-parallel ranks share.
 pub(super) fn clip<'a>(
@@ -51,7 +113,7 @@ pub(super) fn clip<'a>(
             Some(part) => rows.add_part(part, parameter.grad().as_ref())?,
         }
     }
-    rows.clip(group, max_norm)
+    rows.clip(&group.map_or(Place::Here, Place::Group), max_norm)
 }
 
 /// The length of a row of a parameter. A row consists of the elements with the same first index.
@@ -99,16 +161,16 @@ impl RowSums {
         self.most_elements = self.most_elements.max(at_once * row_len);
     }
 
-    /// Scales the gradients so that the norm of all is at most `max_norm`. If there is a group, its other ranks have
-    /// the other rows or parts. Returns the norm before scaling; `None` if there are no gradients.
-    pub(super) fn clip(&self, group: Option<&ProcessGroup>, max_norm: f64) -> Result<Option<Tensor>> {
+    /// Scales the gradients so that the norm of all is at most `max_norm`. Returns the norm before scaling; `None` if
+    /// there are no gradients.
+    pub(super) fn clip(&self, place: &Place<'_>, max_norm: f64) -> Result<Option<Tensor>> {
         if max_norm.is_nan() || max_norm < 0.0 {
             return Err(Error::argument(NAME, format!("max_norm is {max_norm}; it must be 0 or more")));
         }
         let Some(Own { grad: first, .. }) = self.own.first() else { return Ok(None) };
         let _owner = Span::of(Category::Workspace, intern(NAME));
         no_grad(|| {
-            let sums = Tensor::full(&[self.rows], 0.0, DType::F64, first.device())?;
+            let sums = place.zeros(self.rows, first.device())?;
             // Sized for the full parameters, so that all ranks request the same memory.
             let empty = |len: usize| Tensor::empty(&[len], DType::F64, first.device());
             let work = Work {
@@ -125,10 +187,8 @@ impl RowSums {
                 }
             }
             drop(work);
-            if let Some(group) = group {
-                group.all_reduce(&sums, ReduceOp::Sum)?; // only zeros are added to a complete row, so this is exact
-            }
-            let norm = sums.sum()?.sqrt()?;
+            place.add_others(&sums)?;
+            let norm = sums.narrow(0, 0, self.rows)?.sum()?.sqrt()?;
             let factor = norm.add_scalar(1e-6)?.reciprocal()?.mul_scalar(max_norm)?.clamp_max(1.0)?;
             for Own { grad, .. } in self.own.iter().filter(|own| own.grad.numel() > 0) {
                 grad.mul_(&factor.to_dtype(grad.dtype())?)?;

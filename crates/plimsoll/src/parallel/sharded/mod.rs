@@ -32,7 +32,7 @@ use self::reducer::{Reducer, Shared, arrived, locked};
 use super::agree::{same_model, same_values};
 use super::ddp::{Bucket, DdpOptions, DistributedDataParallel};
 use super::lanes::Passes;
-use super::norm::{self, RowSums};
+use super::norm::{self, Place, RowSums, SharedSums};
 use super::{DeviceMesh, Reproducible};
 use crate::nn::{Module, Part, check_listed, check_whole, part_of, replace};
 
@@ -193,6 +193,7 @@ enum Kind {
         gatherer: Arc<Gatherer>,
         reducer: Shared,
         hooks: Vec<HookHandle>,
+        sums: SharedSums,
     },
 }
 
@@ -305,7 +306,7 @@ pub fn fully_shard(
         let hook = move |_: &Tensor| reducer.upgrade().map_or(Ok(()), |reducer| arrived(&reducer, i));
         hooks.push(whole.register_post_accumulate_grad_hook(hook)?);
     }
-    let kind = Kind::Sharded { gatherer, reducer, hooks };
+    let kind = Kind::Sharded { gatherer, reducer, hooks, sums: SharedSums::new(&ranks.shard) };
     Ok(FullyShardedDataParallel { kind, ranks, parameters })
 }
 
@@ -393,15 +394,15 @@ impl FullyShardedDataParallel {
     /// # Errors
     /// If the bound is negative or NaN, or memory runs out; or [`Error::Distributed`].
     pub fn clip_grad_norm_(&self, max_norm: f64) -> Result<Option<Tensor>> {
-        if let Kind::Replicated(_) = &self.kind {
+        let Kind::Sharded { sums, .. } = &self.kind else {
             let trained = self.parameters.iter().map(|it| &it.rows).filter(|it| it.requires_grad());
             return norm::clip(trained, max_norm);
-        }
-        let mut sums = RowSums::new();
+        };
+        let mut rows = RowSums::new();
         for parameter in &self.parameters {
-            sums.add(&parameter.full_shape, parameter.offset, parameter.rows.grad());
+            rows.add(&parameter.full_shape, parameter.offset, parameter.rows.grad());
         }
-        sums.clip(Some(&self.ranks.shard), max_norm)
+        rows.clip(&Place::Shared(sums), max_norm)
     }
 
     /// Sets whether the next backward passes exchange gradients. If not, a pass only adds to this rank's gradients, which are
