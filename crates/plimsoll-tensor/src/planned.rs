@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_alloc::{StreamId, Tag};
+use plimsoll_alloc::{Category, StreamId, Tag};
 
 /// A request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,7 +302,8 @@ pub(crate) fn is_active() -> bool {
 
 /// The source of memory for a request from this thread, which may be in a capture.
 pub(crate) fn source(device: usize, is_captured: bool, asked: Asked, tag: Tag) -> Source {
-    if asked.bytes == 0 {
+    // State of an optimizer stays, and is not requested again.
+    if asked.bytes == 0 || tag.category == Category::OptimizerState {
         return Source::Allocator;
     }
     ACTIVE.with_borrow_mut(|active| match active {

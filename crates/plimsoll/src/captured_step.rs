@@ -12,7 +12,7 @@ use plimsoll_tensor::{
     TracedDifference, TracedPlan, no_grad,
 };
 
-use crate::optim::Optimizer;
+use crate::optim::{Optimizer, with_state_pool};
 
 /// How many times a step runs as usual before it is captured, for each shape of its inputs.
 const WARM_UP: u64 = 3;
@@ -64,6 +64,8 @@ pub struct CapturedStep {
     warm_up: u64,
     most_graphs: usize,
     pool: Option<GraphPool>,
+    /// Note [State apart].
+    state_pool: Option<GraphPool>,
     shapes: Vec<Shape>,
     captures: u64,
 }
@@ -94,6 +96,9 @@ enum Place {
     /// As usual.
     Usual,
 }
+
+// Note [State apart]. The first run allocates the state of optimizers. Between its temporary tensors, state would keep pieces of
+// memory from being returned to the device, and the arena could not use them. So state has a pool of its own.
 
 // Note [Gradients of the run before]. A step that clears gradients itself drops those of the run before and makes new ones. In a
 // capture, both would be alive until the step clears them, one set outside the arena or where another shape has left it. So the
@@ -131,6 +136,7 @@ impl CapturedStep {
             warm_up: WARM_UP,
             most_graphs: MOST_GRAPHS,
             pool: None,
+            state_pool: None,
             shapes: Vec::new(),
             captures: 0,
         }
@@ -182,9 +188,15 @@ impl CapturedStep {
         let at = match self.place(&inputs) {
             Place::Captured(at) => at,
             Place::Recorded(at) => {
-                let (outputs, recorded) = self.recorded(&inputs, optimizers, &mut step)?;
+                let pool = self.state_pool()?;
+                let run = || self.recorded(&inputs, optimizers, &mut step);
+                let (outputs, recorded) = with_state_pool(&pool, run)?;
                 self.shapes[at].recorded = Some(recorded);
                 return Ok(outputs);
+            }
+            Place::Usual if self.device.captures() => {
+                let pool = self.state_pool()?;
+                return with_state_pool(&pool, || Ok(detached(&step(&inputs, optimizers)?)));
             }
             Place::Usual => return Ok(detached(&step(&inputs, optimizers)?)),
         };
@@ -232,6 +244,13 @@ impl CapturedStep {
         let (outputs, plan) = MemoryPlan::record(&self.device, run)?;
         let replaces_gradients = before > 0 && before == dropped.load(Relaxed);
         Ok((outputs, Recorded { plan, replaces_gradients }))
+    }
+
+    fn state_pool(&mut self) -> Result<GraphPool> {
+        match &self.state_pool {
+            Some(pool) => Ok(pool.clone()),
+            None => Ok(self.state_pool.insert(GraphPool::new(&self.device)?).clone()),
+        }
     }
 
     /// The memory pool for a graph of this shape.

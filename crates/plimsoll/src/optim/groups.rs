@@ -1,8 +1,10 @@
 //! The parameters of an optimizer: [`ParamGroup`]s, each with its own options, and the state of each parameter.
 
+use std::cell::RefCell;
+
 use plimsoll_tensor::label::{self, Category, Span};
 use plimsoll_tensor::op::{Rule, Slot, optimizer_step, optimizer_step_rounded};
-use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
+use plimsoll_tensor::{DType, Device, Error, GraphPool, Result, Tensor};
 
 use super::algorithm::{Algorithm, StateTensor};
 use super::numbers::{Numbers, ParameterStep};
@@ -182,6 +184,23 @@ impl<O: Algorithm> ParamGroup<O> {
     }
 }
 
+thread_local! {
+    /// The pool for the state that this thread allocates.
+    static POOL: RefCell<Option<GraphPool>> = const { RefCell::new(None) };
+}
+
+/// Runs `f`. If it allocates state of optimizers on the device of this pool, it does so from the pool.
+pub(crate) fn with_state_pool<T>(pool: &GraphPool, f: impl FnOnce() -> T) -> T {
+    struct Restore(Option<GraphPool>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            POOL.set(self.0.take());
+        }
+    }
+    let _restore = Restore(POOL.replace(Some(pool.clone())));
+    f()
+}
+
 /// Allocates state. The rows of a sharded unit get one allocation for each kind of state, in which state lies as the rows do in
 /// theirs, so all ranks request the same memory.
 #[derive(Default)]
@@ -198,6 +217,14 @@ impl StateMemory {
         wanted: &StateTensor,
         dtype: DType,
     ) -> Result<Tensor> {
+        let pool = POOL.with_borrow(Option::clone);
+        match pool {
+            Some(pool) => pool.serve(|| self.allocate_here(parameter, wanted, dtype)),
+            None => self.allocate_here(parameter, wanted, dtype),
+        }
+    }
+
+    fn allocate_here(&mut self, parameter: &Tensor, wanted: &StateTensor, dtype: DType) -> Result<Tensor> {
         let label = label::intern(&format!("{} {}", parameter.label(), wanted.name));
         let _owner = Span::of(Category::OptimizerState, label);
         let tensor = match wanted.shape == parameter.shape() {

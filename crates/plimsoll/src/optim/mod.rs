@@ -40,6 +40,7 @@ pub use adamw_8bit::{AdamW8bit, AdamW8bitOptions};
 pub use algorithm::{Algorithm, StateTensor, Updating};
 pub use clip::{clip_grad_norm_, clip_grad_value_};
 pub use groups::ParamGroup;
+pub(crate) use groups::with_state_pool;
 pub use in_backward::{StepInBackward, step_in_backward};
 pub use lamb::{Lamb, LambOptions};
 pub use lion::{Lion, LionOptions};
