@@ -131,7 +131,7 @@ verbs! {
     /// Train a network in Rust within a memory limit, and account for every byte
     #[command(subcommand)]
     Train(train::What) => train::run,
-    /// Make one file of the weights that several ranks have saved
+    /// Merge the weights that several ranks saved into one file
     #[command(subcommand)]
     Checkpoint(checkpoint::What) => checkpoint::run,
     /// Watch the memory of a running program: PyTorch under `run`, or training in Rust

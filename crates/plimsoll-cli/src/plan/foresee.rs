@@ -2,8 +2,8 @@
 //! until it decides. Then the set that it would choose is run, and so are the sets whose estimates are just beyond the
 //! limit. With these results, the estimates and the decision are revised, until the decision is based on runs.
 //!
-//! Only sets that have run are ever chosen. If none has room, every set that the strategy requests is run, as if there
-//! were no estimates, because estimates are not precise enough near the limit.
+//! Only sets that have run are ever chosen. If none of them fits with enough headroom, every set that the
+//! strategy requests is run, because estimates are not precise enough near the limit.
 
 use super::estimate::{Estimates, Mix};
 use super::facts::{Fact, Facts};

@@ -170,8 +170,8 @@ pub(super) fn other(plan: &Plan) -> Option<String> {
     Some(format!("with room to spare: {}{}, numbers {numbers}", named(roomy), slower(roomy)))
 }
 
-/// The effect of the lines of code that save memory, combined with a set cheaper than the chosen one if the lines are
-/// not enough.
+/// A sentence about the peak with the lines of code that save memory. If the lines alone are not enough, it also names
+/// a set that makes the program fit with them and is cheaper than the chosen one.
 pub(super) fn code_change(plan: &Plan) -> Option<String> {
     let code = plan.code.as_ref()?;
     let places = code.lines.iter().map(|line| {

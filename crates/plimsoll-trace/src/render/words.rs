@@ -328,7 +328,7 @@ pub fn best_setting(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
                 .to_owned()
         }
         Advice::NotReproduced if what_if.recorded.runs_out() => {
-            "the simulation of the recorded settings serves the failed request, so settings cannot be compared"
+            "the failed request succeeds in the simulation of the recorded settings, so settings cannot be compared"
                 .to_owned()
         }
         Advice::NotReproduced => {
