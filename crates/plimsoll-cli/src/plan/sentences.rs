@@ -145,8 +145,8 @@ pub(super) fn verdict(plan: &Plan) -> String {
     format!("{interrupted}{sentence}{}", largest.collect::<String>())
 }
 
-/// The alternative to the chosen set: one that only just fits if the chosen set has room, and otherwise one with
-/// room.
+/// The alternative to the chosen set. If the chosen set leaves enough headroom, it is a faster set that only just fits;
+/// otherwise, a set that leaves more.
 pub(super) fn other(plan: &Plan) -> Option<String> {
     let chosen = plan.chosen().filter(|it| it.fit.fits() && plan.goal == Goal::Fit)?;
     let all = plan.candidates.iter().filter(|it| it.set != chosen.set && it.fit.fits() && it.is_effective());

@@ -187,7 +187,7 @@ impl Checkpoint {
 
     fn open_folder(path: &Path) -> Result<Checkpoint, SerializeError> {
         let Some(source) = DistributedSource::open(path)? else {
-            let message = "no checkpoint: a complete one of several ranks has a file checkpoint.json";
+            let message = "not a checkpoint: a complete one, of several ranks, has a file checkpoint.json";
             return Err(SerializeError::format(path, message));
         };
         let (optimizer_groups, optimizer_steps) = source.optimizer();
