@@ -20,7 +20,7 @@ const WEIGHTS: &str = "model.safetensors";
 /// What to do with a checkpoint.
 #[derive(Subcommand)]
 pub(crate) enum What {
-    /// Make one file of the weights that several ranks saved, for `transformers` and other programs
+    /// Merge the weights that several ranks saved into one file, for `transformers` and other programs
     Consolidate(ConsolidateArgs),
 }
 

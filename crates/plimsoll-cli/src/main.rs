@@ -131,7 +131,7 @@ verbs! {
     /// Train a network in Rust within a memory limit, and account for every byte
     #[command(subcommand)]
     Train(train::What) => train::run,
-    /// Make one file of the weights that several ranks have saved
+    /// Merge the weights that several ranks saved into one file
     #[command(subcommand)]
     Checkpoint(checkpoint::What) => checkpoint::run,
     /// Watch the memory of a running program: PyTorch under `run`, or training in Rust
@@ -150,12 +150,12 @@ verbs! {
     Export(export::ExportArgs) => export::run,
     /// Print Python code that records a good snapshot
     Record(record::RecordArgs) => record::run,
-    /// Replay recorded calls of PyTorch's allocator, and compare every result
+    /// Replay recorded calls to PyTorch's allocator, and compare every result
     Conformance(conformance::ConformanceArgs) => conformance::run,
     /// Measure speed
     #[command(subcommand)]
     Bench(bench::What) => bench::run,
-    /// What `nvidia-smi` prints of imitated GPUs, for programs that `predict` runs
+    /// Print what `nvidia-smi` would print for the simulated GPUs, for programs that `predict` runs
     #[command(hide = true, disable_help_flag = true)]
     NvidiaSmi(smi::SmiArgs) => smi::run,
     /// Print completions for a shell

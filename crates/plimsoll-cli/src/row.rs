@@ -65,7 +65,7 @@ fn part(key: &str, value: &Value) -> Result<String, String> {
     let text = match value {
         Value::Number(number) => number.to_string(),
         Value::String(text) => text.clone(),
-        _ => return Err(format!("{key} is neither a number nor a text")),
+        _ => return Err(format!("{key} is neither a number nor a string")),
     };
     if [key, &text].iter().any(|it| it.contains([',', '='])) {
         return Err(format!("{key} contains a comma or an equals sign"));
@@ -96,7 +96,7 @@ mod tests {
             (json!({ "schema": "plimsoll.calibrate/2" }), "has the schema plimsoll.calibrate/2"),
             (json!({ "schema": SCHEMA }), "has no properties"),
             (json!({ "schema": SCHEMA, "properties": { "name": "a,memory=1" } }), "contains a comma"),
-            (json!({ "schema": SCHEMA, "properties": { "name": [] } }), "neither a number nor a text"),
+            (json!({ "schema": SCHEMA, "properties": { "name": [] } }), "neither a number nor a string"),
         ] {
             let found = described(&row).unwrap_err();
             assert!(found.contains(why), "{found}");

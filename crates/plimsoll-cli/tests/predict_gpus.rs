@@ -76,7 +76,7 @@ fn a_slice_and_a_described_gpu_are_what_the_program_sees() {
     assert_eq!(report["gpu"]["name"], "a NewCard");
     let assumed = report["gpu"]["assumed"].as_str().expect("a sentence");
     assert!(
-        assumed.ends_with("does not give threads, bandwidth, tflops: assumed as for the RTX-5080"),
+        assumed.ends_with("does not give threads, bandwidth, tflops: using the values of the RTX-5080"),
         "{assumed}"
     );
     let wrong = torch.predict(&["--gpu", "custom:memory=15GiB,colour=red"], &[]);

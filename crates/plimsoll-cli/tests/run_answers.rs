@@ -53,7 +53,7 @@ fn a_process_without_the_techniques_ends_the_run_before_its_first_step() {
 fn a_program_that_imports_no_pytorch_is_not_taken_for_one_with_techniques() {
     let output = plimsoll(&["run", "--no-watch", "--with", "free-grads", "--", "true"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("no process of the program imported PyTorch"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no process of the program loaded both"), "{}", stderr(&output));
     // The program's own failure takes precedence.
     let output = plimsoll(&["run", "--no-watch", "--with", "free-grads", "--", "sh", "-c", "exit 7"]);
     assert_eq!(output.status.code(), Some(7));

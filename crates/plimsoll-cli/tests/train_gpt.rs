@@ -148,7 +148,7 @@ fn another_job_is_refused_and_its_checkpoint_stays() {
     fs::write(&checkpoint, &whole[..whole.len() / 2]).expect("a file");
     check(&["--resume", &saved], 3, "checkpoint.safetensors");
     fs::copy(folder.0.join("saved/model.safetensors"), &checkpoint).expect("a file");
-    check(&["--resume", &saved], 3, "no checkpoint: it has tensors only");
+    check(&["--resume", &saved], 3, "not a checkpoint: it has tensors only");
     result(&["--steps", "2", "--save", &saved, "--force"]);
 }
 

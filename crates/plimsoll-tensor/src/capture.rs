@@ -299,7 +299,7 @@ impl Graph {
         self.difference
     }
 
-    /// The number of calls of [`op::optimizer_step`](crate::op::optimizer_step) that it contains.
+    /// The number of calls to [`op::optimizer_step`](crate::op::optimizer_step) that it contains.
     pub fn step_count(&self) -> usize {
         self.steps.len()
     }

@@ -44,7 +44,7 @@ pub struct Stream {
 }
 
 thread_local! {
-    /// The streams of this thread's nested calls of [`with_stream`].
+    /// The streams of this thread's nested calls to [`with_stream`].
     static OPEN: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
     /// The number of streams in `OPEN`, which every operation reads.
     static DEPTH: Cell<usize> = const { Cell::new(0) };

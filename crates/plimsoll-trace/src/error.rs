@@ -149,7 +149,7 @@ impl From<Malformed> for Why {
             Malformed::Protocol(version) => Self::Protocol(version),
             Malformed::Opcode(byte) => Self::Opcode { byte, name: pickle::opcode_name(byte) },
             Malformed::Broken(how) => Self::Broken(how),
-            Malformed::LongText { most } => Self::TooMany { what: "bytes in one text", most },
+            Malformed::LongText { most } => Self::TooMany { what: "bytes in one string", most },
         }
     }
 }

@@ -189,8 +189,8 @@ fn doubling_containers_cost_no_more_than_their_bytes() {
 
 #[test]
 fn claimed_lengths_are_not_believed() {
-    check(b"\x80\x04X\xff\xff\xff\xffabc", "more than 16777216 bytes in one text");
-    check(b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xffabc", "more than 16777216 bytes in one text");
+    check(b"\x80\x04X\xff\xff\xff\xffabc", "more than 16777216 bytes in one string");
+    check(b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xffabc", "more than 16777216 bytes in one string");
     check(b"\x80\x04\x8b\xff\xff\xff\x7fabc", "truncated");
     check(b"\x80\x04\x96\xff\xff\xff\xff\xff\xff\xff\xffabc", "truncated");
     check(b"\x80\x04r\xff\xff\xff\xff.", "empty stack");

@@ -276,7 +276,7 @@ fn a_state_that_does_not_fit_is_refused() {
         let map = Tensor::zeros(&[256], &Device::cpu()).unwrap();
         state.state.get_mut(&0).unwrap().tensors.insert("qmap1".to_owned(), map);
     };
-    check(rates(), &other_map, "`qmap1` of parameter 0 has other values than here, where they are fixed");
+    check(rates(), &other_map, "`qmap1` of parameter 0 has values that differ from the fixed ones here");
     let large = AdamW8bitOptions { min_8bit_size: 5000, ..rates() };
     check(large, &|_| {}, "parameter 0 has `absmax1`; this optimizer keeps state1, state2");
     let small = AdamW8bitOptions { min_8bit_size: 1, ..rates() };

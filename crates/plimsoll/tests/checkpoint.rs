@@ -146,7 +146,7 @@ fn a_checkpoint_of_another_model_is_refused_with_all_that_differs() {
     assert_eq!(other.parameters()[0].to_bytes().unwrap(), before);
     plimsoll::serialize::save(&other.state_dict(), &path).unwrap();
     let error = Checkpoint::open(&path).unwrap_err().to_string();
-    assert!(error.contains("no checkpoint: it has tensors only"), "{error}");
+    assert!(error.contains("not a checkpoint: it has tensors only"), "{error}");
 }
 
 const CHILD: &str = "PLIMSOLL_CHECKPOINT_CHILD";

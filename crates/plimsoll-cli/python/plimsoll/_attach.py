@@ -1,4 +1,4 @@
-"""Applies techniques to the calls of one model in training, in the same way as ``plimsoll run`` applies them to a complete
+"""Applies techniques to the calls to one model in training, in the same way as ``plimsoll run`` applies them to a complete
 program.
 """
 
@@ -45,7 +45,7 @@ context.host = Caller()
 
 
 def observe() -> None:
-    """Starts to record calls of losses, optimizers and backward passes, for the techniques that depend on them."""
+    """Starts to record calls to losses, optimizers and backward passes, for the techniques that depend on them."""
     if not installed:
         installed.append(True)
         observers.install(torch)
@@ -74,7 +74,7 @@ class Attached:
 
 
 def attach(module: torch.nn.Module, technique: Any) -> Attached:
-    """Runs ``technique.around`` around every call of the module in training. Raises ``RefusedError`` if it cannot."""
+    """Runs ``technique.around`` around every call to the module in training. Raises ``RefusedError`` if it cannot."""
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"expected a torch.nn.Module, not {type(module).__name__}")
     own = attached.setdefault(module, [])
@@ -122,7 +122,7 @@ def call(technique: Any, module: torch.nn.Module, following: Any, *args: Any, **
 
 
 def applying(module: torch.nn.Module) -> list[Any]:
-    """The techniques of a module that apply to this call of the module."""
+    """The techniques of a module that apply to this call to the module."""
     if torch._C._current_graph_task_id() != -1:
         return []  # inside a backward pass: a recomputation
     if id(module) in local.__dict__.get("inside", ()):

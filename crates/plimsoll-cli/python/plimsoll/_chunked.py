@@ -14,7 +14,7 @@ class OfModels(ChunkedLoss):
 
     def __init__(self, value: int | None) -> None:
         super().__init__(value)
-        self.calls = 0  # calls of these models since the last backward pass
+        self.calls = 0  # calls to these models since the last backward pass
         self.local = threading.local()
         context.active.append(self)
 

@@ -148,7 +148,7 @@ def step_in_backward(optimizer: torch.optim.Optimizer) -> None:
 
 
 def accumulate(model: torch.nn.Module, parts: int) -> Attached:
-    """Runs the batch in parts, forward and backward, inside the call of a model that returns its loss.
+    """Runs the batch in parts, forward and backward, inside the call to a model that returns its loss.
 
     The rest of the program stays unchanged: ``backward`` adds the gradients of the complete batch. Rounding differs,
     and dropout draws different masks. Refused with batch normalization and DDP, and if it is unknown how to combine the
@@ -163,7 +163,7 @@ def accumulate(model: torch.nn.Module, parts: int) -> Attached:
 
 
 def split(model: torch.nn.Module, parts: int) -> Attached:
-    """Runs the batch in parts inside the call of the model; each part is recomputed in the backward pass.
+    """Runs the batch in parts inside the call to the model; each part is recomputed in the backward pass.
 
     Rounding differs, and dropout draws different masks. Refused with batch normalization.
     """
@@ -176,7 +176,7 @@ def split(model: torch.nn.Module, parts: int) -> Attached:
 
 
 def bf16(model: torch.nn.Module) -> Attached:
-    """Runs the calls of the model under bf16 autocast, and converts its results to f32. Changes the numbers."""
+    """Runs the calls to the model under bf16 autocast, and converts its results to f32. Changes the numbers."""
     from . import _attach
     from .techniques.autocast import Autocast
 

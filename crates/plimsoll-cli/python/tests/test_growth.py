@@ -62,7 +62,7 @@ def test_more_steps_are_wanted_while_growth_may_go_on():
 
 
 def steps_of(text):
-    # The number of steps in the program's loops, seen from the first call of `step`.
+    # The number of steps in the program's loops, seen from the first call to `step`.
     name = f"<program {hash(text)}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     found = []

@@ -25,7 +25,7 @@ pub(crate) struct AllocatorArgs {
     /// Measure only this mix, named as in the table
     #[arg(long, value_name = "NAME")]
     mix: Option<Mix>,
-    /// At most this many requests of each mix: a quick run, for tests
+    /// Run at most this many requests of each mix, as a quick test
     #[arg(long, hide = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     requests: Option<u32>,
     /// Number of rounds

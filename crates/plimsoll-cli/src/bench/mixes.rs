@@ -86,7 +86,7 @@ impl Target for Unshared {
     }
 }
 
-/// Is the history on?
+/// Whether history is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum History {
     Off,

@@ -17,7 +17,7 @@ pub(super) struct Facts {
     /// How many of these facts were known when a run at the GPU's size last corrected one of them. The search
     /// continues from there.
     pub(super) known_before: usize,
-    /// Whether the unmodified program's memory grows from step to step, and the step in which it runs out is known.
+    /// Whether the unmodified program's memory grows from step to step until it runs out in a known step.
     pub(super) grows: bool,
     /// Whether it compiles its model.
     pub(super) compiles: bool,

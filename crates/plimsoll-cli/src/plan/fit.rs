@@ -50,14 +50,14 @@ impl Fit {
 }
 
 impl Limits {
-    /// How a program fits that runs with this many reserved bytes. A program that catches out-of-memory errors may
+    /// How well a program fits if it runs with this many reserved bytes. A program that catches out-of-memory errors may
     /// use more than the capacity.
     pub(super) fn fit(self, reserved_bytes: u64) -> Fit {
         let left_bytes = self.capacity_bytes.saturating_sub(reserved_bytes);
         if self.is_close(reserved_bytes) { Fit::Close(left_bytes) } else { Fit::Room(left_bytes) }
     }
 
-    /// How a program fits whose allocator has to release cached memory.
+    /// How well a program fits if its allocator has to release cached memory.
     pub(super) fn tight(self, reserved_bytes: u64) -> Fit {
         Fit::Tight(self.capacity_bytes.saturating_sub(reserved_bytes))
     }

@@ -2,8 +2,8 @@
 //! until it decides. Then the set that it would choose is run, and so are the sets whose estimates are just beyond the
 //! limit. With these results, the estimates and the decision are revised, until the decision is based on runs.
 //!
-//! Only sets that have run are ever chosen. If none has room, every set that the strategy requests is run, as if there
-//! were no estimates, because estimates are not precise enough near the limit.
+//! Only sets that have run are ever chosen. If none of them fits with enough headroom, every set that the
+//! strategy requests is run, because estimates are not precise enough near the limit.
 
 use super::estimate::{Estimates, Mix};
 use super::facts::{Fact, Facts};
@@ -64,7 +64,7 @@ pub(super) fn next(facts: &Facts, fact: impl Fn(&Set, &Mix) -> Fact) -> Step {
 }
 
 /// Whether a set would not be chosen, because its live bytes are far beyond the limit, or because it would take longer
-/// or change more than the best one so far even if it had room.
+/// or change the numbers more than the best set so far, even if it left enough headroom.
 fn cannot_win(facts: &Facts, own: &Fact) -> bool {
     if own.allocated_bytes as f64 > FAR * facts.limits.capacity_bytes as f64 {
         return true;
@@ -73,7 +73,7 @@ fn cannot_win(facts: &Facts, own: &Fact) -> bool {
     chosen.is_some_and(|it| it.has_room() && !strategy::is_better(facts, &with_room(facts, own), it))
 }
 
-/// The facts of a set, modified as if it had room.
+/// The facts of a set, modified as if it left enough headroom.
 fn with_room(facts: &Facts, own: &Fact) -> Fact {
     let reserved_bytes = facts.limits.roomy_bytes;
     Fact { fit: facts.limits.fit(reserved_bytes), reserved_bytes, ..own.clone() }
@@ -94,7 +94,7 @@ fn decided(facts: &Facts, imagined: &Facts, decision: Decision) -> Step {
     }
 }
 
-/// The estimated sets just beyond the limit that would be chosen instead if they had room.
+/// The estimated sets just beyond the limit that would be chosen instead if they left enough headroom.
 fn near(facts: &Facts, imagined: &Facts, chosen: &Fact) -> Vec<Set> {
     let limits = facts.limits;
     let is_near = |it: &&Fact| !it.has_room() && it.reserved_bytes as f64 <= NEAR * limits.roomy_bytes as f64;
@@ -109,7 +109,7 @@ fn is_known(facts: &Facts, set: &Set) -> bool {
     facts.tried.iter().any(|it| it.set == *set)
 }
 
-/// Sets to run at the end of a search. If a set that has run has room, they can only improve the answer.
+/// Sets to run at the end of a search. If a set that has run leaves enough headroom, these can only improve the answer.
 fn last(facts: &Facts, sets: Vec<Set>) -> Step {
     let chosen = strategy::decide(facts).chosen.map(|place| &facts.tried[place]);
     match chosen.is_some_and(Fact::has_room) {

@@ -9,13 +9,13 @@
 //! | `fit.rs`, `facts.rs` | whether a set fits; what is known about the sets that were tried |
 //! | `strategy/` | which sets are tried, and which is chosen: a function of the facts |
 //! | `estimate.rs`, `foresee.rs` | peaks of sets that did not run; which sets have to run for a decision |
-//! | `recorded.rs` | their test with recorded programs |
+//! | `recorded.rs` | a test of these estimates on recorded programs |
 //! | `time/` | the estimate of a step's time |
 //! | `hints.rs` | faster matrix products that the GPU supports |
 //! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
 //! | `sentences.rs`, `json.rs` | the sentences of the report, and its values for programs |
-//! | `patience.rs` | how long a search looks for a cheaper set than one that fits |
-//! | `search.rs` | runs what the strategy asks for |
+//! | `patience.rs` | how long a search looks for a cheaper set once one fits |
+//! | `search.rs` | runs the sets that the strategy requests |
 //! | `check.rs` | the chosen set at the GPU's size |
 //! | `offers.rs` | techniques that change what is trained, which are never chosen |
 //! | `unmarked.rs` | the largest batch of a program whose command does not contain `{BATCH}` |

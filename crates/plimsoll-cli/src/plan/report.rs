@@ -194,7 +194,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     ));
     if let Some(Cost { step_s, host_s, is_measured, bound, .. }) = plan.base_cost() {
         note(format!(
-            "time: estimated from a step's operators and the {}'s rates; {:.1} ms as it is, bound by {}; the host works {:.1} ms, {}",
+            "time: estimated from a step's operators and the {}'s rates; {:.1} ms for the unchanged program, bound by {}; the host works {:.1} ms, {}",
             plan.target.listed.name,
             step_s * 1e3,
             bound.name(),

@@ -145,8 +145,8 @@ pub(super) fn verdict(plan: &Plan) -> String {
     format!("{interrupted}{sentence}{}", largest.collect::<String>())
 }
 
-/// The alternative to the chosen set: one that only just fits if the chosen set has room, and otherwise one with
-/// room.
+/// The alternative to the chosen set. If the chosen set leaves enough headroom, it is a faster set that only just fits;
+/// otherwise, a set that leaves more.
 pub(super) fn other(plan: &Plan) -> Option<String> {
     let chosen = plan.chosen().filter(|it| it.fit.fits() && plan.goal == Goal::Fit)?;
     let all = plan.candidates.iter().filter(|it| it.set != chosen.set && it.fit.fits() && it.is_effective());
@@ -170,8 +170,8 @@ pub(super) fn other(plan: &Plan) -> Option<String> {
     Some(format!("with room to spare: {}{}, numbers {numbers}", named(roomy), slower(roomy)))
 }
 
-/// The effect of the lines of code that save memory, combined with a set cheaper than the chosen one if the lines are
-/// not enough.
+/// A sentence about the peak with the lines of code that save memory. If the lines alone are not enough, it also names
+/// a set that makes the program fit with them and is cheaper than the chosen one.
 pub(super) fn code_change(plan: &Plan) -> Option<String> {
     let code = plan.code.as_ref()?;
     let places = code.lines.iter().map(|line| {

@@ -292,12 +292,12 @@ fn called(name: &str) -> String {
     }
 }
 
-/// The sentence about properties that a description omits: `custom:… does not give threads and bandwidth: those of the
-/// RTX-6000-Ada are assumed`.
+/// The sentence about properties that a description omits: `custom:… does not give threads, bandwidth: using the values
+/// of the RTX-6000-Ada`.
 fn assumption(text: &str, it: &Described) -> Option<String> {
     // A row has all properties, but may have been completed from a listed GPU when it was made.
     let base = it.base?;
-    Some(format!("{text} does not give {}: assumed as for the {base}", it.assumed.join(", ")))
+    Some(format!("{text} does not give {}: using the values of the {base}", it.assumed.join(", ")))
 }
 
 /// The memory that a process with the common libraries uses outside the allocator.
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(
             custom.assumed.as_deref(),
             Some(
-                "custom:memory=48GiB,cc=8.9,sms=142 does not give threads, bandwidth, tflops: assumed as for the RTX-6000-Ada"
+                "custom:memory=48GiB,cc=8.9,sms=142 does not give threads, bandwidth, tflops: using the values of the RTX-6000-Ada"
             )
         );
         assert_eq!(custom.listed.multiprocessors, 142);

@@ -1,6 +1,6 @@
 //! Computes the bytes at stake in a second run, in which unknown values that decide sizes get their largest value.
 //! In the first run, device values are zero, so it shows the minimum. If all of these values were already the
-//! largest (boxes that `nms` keeps), they are one in the second run.
+//! largest in the first run (as for the boxes that `nms` keeps), the second run uses one instead.
 
 use std::time::Duration;
 

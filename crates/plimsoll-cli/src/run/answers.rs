@@ -95,7 +95,7 @@ impl Answers {
         if answers.any(is_applied) {
             return None;
         }
-        Some(self.failure("no process of the program imported PyTorch with plimsoll's Python"))
+        Some(self.failure("no process of the program loaded both plimsoll's Python files and PyTorch"))
     }
 
     fn failure(&self, why: &str) -> Failure {

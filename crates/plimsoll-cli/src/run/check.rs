@@ -110,7 +110,7 @@ impl Plan {
         let [allocated, reserved] = rows.map(|(_, planned, measured)| differs(planned, measured));
         match (allocated, planned.contents.as_ref().zip(contents)) {
             (false, _) if reserved => out.push_str(
-                "allocated bytes agree: the allocator caches more or less, because requests came in another order or memory ran short\n",
+                "allocated bytes agree, but the amount of cached memory differs, because requests came in a different order or memory ran short\n",
             ),
             (false, _) => {}
             (true, Some((before, after))) => {

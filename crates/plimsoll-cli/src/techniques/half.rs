@@ -21,6 +21,6 @@ pub(super) const ROW: Row = Row {
     operators: Operators::Other,
     shown: Shown::Name,
     note: Some(
-        "the largest difference of the outputs is unknown here; `plimsoll run --with half` measures it on the first batch",
+        "the largest difference between the outputs is unknown here; `plimsoll run --with half` measures it on the first batch",
     ),
 };

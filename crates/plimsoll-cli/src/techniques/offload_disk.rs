@@ -12,7 +12,7 @@ pub(super) const ROW: Row = Row {
     value: Value::Percent { default: 95 },
     effort: 4,
     excludes: &[
-        (Technique::Offload, "each saved tensor has one place"),
+        (Technique::Offload, "a saved tensor can be in only one place"),
         (Technique::Fsdp, "it would move sharded parameters"),
         (Technique::Compile, "what is saved inside a compiled model cannot be moved"),
         (Technique::TensorParallel, "it would move parts of tensors"),

@@ -14,8 +14,8 @@ pub(crate) struct DeviceArgs {
     /// Reserve at most this many bytes, such as 64MiB [default: the whole device]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     memory_limit: Option<u64>,
-    /// Where to run: `cpu`; `cuda` or `cuda:N`, an NVIDIA GPU; `sim`, which computes nothing but accounts for every byte (of images, it reads
-    /// only the headers); or `sim:GPU`, such as sim:H200, the same with that GPU's memory
+    /// Where to run: `cpu`; `cuda` or `cuda:N`, an NVIDIA GPU; `sim`, which computes nothing but accounts for every byte (it reads only the
+    /// headers of images); or `sim:GPU`, such as sim:H200, the same with that GPU's memory
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: On,
     /// Memory of the simulated device, such as 80GiB [default: this machine's]

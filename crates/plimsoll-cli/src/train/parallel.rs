@@ -47,7 +47,7 @@ pub(crate) struct ParallelArgs {
     #[arg(long, value_name = "N", requires = "parallel", help_heading = "Ranks",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     sim_ranks: Option<u32>,
-    /// Give the same bits on any number of ranks that divides LANES, including one: each batch runs in LANES equal passes, whose
+    /// Give bit-identical results on any number of ranks that divides LANES, including one: each batch runs in LANES equal passes, whose
     /// gradients are added in a fixed order. LANES is a power of two
     #[arg(long, value_name = "LANES", num_args = 0..=1, require_equals = true, default_missing_value = "8",
           help_heading = "Ranks", value_parser = clap::value_parser!(u16).range(1..=1024))]

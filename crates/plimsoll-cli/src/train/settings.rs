@@ -49,7 +49,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..),
           help_heading = "Less memory")]
     accumulate: u32,
-    /// Reserve at most this many bytes, and choose the fastest of the techniques above that do; found by simulated runs
+    /// Reserve at most this many bytes, with the fastest combination of the techniques above; found by simulated runs
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive, help_heading = "Less memory",
           conflicts_with_all = ["activations", "accumulate", "memory_limit", "plan"])]
     pub(super) fit: Option<u64>,

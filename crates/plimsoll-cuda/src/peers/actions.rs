@@ -2,14 +2,14 @@
 
 use crate::collective::Collective;
 
-/// What a rank sets for another one. See Note [Flags of peers].
+/// A flag that one rank sets for another. See Note [Flags of peers].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flag {
     Ready,
     Done,
 }
 
-/// What a rank does in a collective, one after the other.
+/// One step of a rank in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Sets this rank's flag for another one.

@@ -1,7 +1,7 @@
 //! Collectives by copy engines, between GPUs of one host: [`PeerCopies`].
 //!
-//! NCCL's kernels need multiprocessors, so beside a matrix product they wait until it ends. Copy engines need none.
-//! NCCL also has buffers of its own, and here there are none: each rank reads directly from the memory of the others.
+//! NCCL's kernels need multiprocessors, so they wait until a running matrix product ends. Copy engines need none. NCCL
+//! also needs its own buffers; here there are none, because each rank reads directly from the memory of the others.
 //!
 //! `actions.rs` says what a rank does in a collective.
 //!
@@ -95,7 +95,7 @@ const FLAG_BYTES: usize = 64;
 pub struct Exported {
     /// The driver's handle of the allocation.
     pub handle: [u8; 64],
-    /// Where in the allocation the memory begins.
+    /// The offset of the memory in the allocation, in bytes.
     pub offset: u64,
 }
 
@@ -141,7 +141,7 @@ impl Flags {
         (at != libc::MAP_FAILED).then_some(Flags { at, bytes, size })
     }
 
-    /// Where the flag is that rank `from` sets for rank `to`, from the beginning.
+    /// The offset, in bytes, of the flag that rank `from` sets for rank `to`.
     fn place(&self, flag: Flag, to: usize, from: usize) -> usize {
         ((flag as usize * self.size + to) * self.size + from) * FLAG_BYTES
     }
@@ -303,7 +303,7 @@ impl PeerCopies {
         Ok(())
     }
 
-    /// Where the memory that others read in this collective is on each rank; `None` if it is not registered.
+    /// For each rank, the address of the memory that others read in this collective; `None` if it is not registered.
     fn begins(&self, collective: Collective) -> Option<Vec<u64>> {
         let (address, part_bytes) = match collective {
             Collective::AllGather { buffer, part_bytes } => (buffer, part_bytes),

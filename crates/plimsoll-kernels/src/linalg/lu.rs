@@ -11,7 +11,7 @@ use crate::simd::vectorize;
 const LOWER: Triangle = Triangle { upper: false, unit: true };
 const UPPER: Triangle = Triangle { upper: true, unit: false };
 
-/// The scratch memory of this file's functions for matrices `[n, n]` with `k` right sides.
+/// The scratch memory of this file's functions for matrices `[n, n]` with `k` right-hand sides.
 pub fn lu_scratch_len<T>(count: usize, n: usize, k: usize) -> usize {
     scratch_len::<T>(count, n.max(k), scratch_of_one(n, k))
 }
@@ -113,7 +113,7 @@ fn substitute_both<T: Float>(a: &[T], n: usize, x: &mut [T], k: usize, scratch: 
     substitute(a, UPPER, n, x, k, scratch);
 }
 
-/// Solves `a x = b` for `count` matrices `[n, n]` and right sides `[n, k]`. `x` has the right sides, and gets the solutions.
+/// Solves `a x = b` for `count` matrices `[n, n]` and right-hand sides `[n, k]`. `x` has the right-hand sides, and gets the solutions.
 ///
 /// # Errors
 /// The first singular matrix, with the pivot that is zero.
@@ -127,7 +127,7 @@ pub fn solve<T: Float>(
     if n == 0 {
         return Ok(());
     }
-    // Matrices without right sides are factored too, because they may be singular.
+    // Matrices without right-hand sides are factored too, because they may be singular.
     for_each_matrix::<T, _>(
         count,
         Pieces::of(x, n * k),

@@ -19,7 +19,7 @@ pub fn triangular_scratch_len<T>(count: usize, n: usize, k: usize) -> usize {
     scratch_len::<T>(count, n.max(k), BLOCK * k)
 }
 
-/// Solves `a x = b` for `count` triangular matrices `[n, n]` and right sides `[n, k]`. `x` has the right sides, and gets the
+/// Solves `a x = b` for `count` triangular matrices `[n, n]` and right-hand sides `[n, k]`. `x` has the right-hand sides, and gets the
 /// solutions. A zero on the diagonal leads to infinities.
 pub fn solve_triangular<T: Float>(
     count: usize,

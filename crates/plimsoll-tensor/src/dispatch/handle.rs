@@ -37,7 +37,7 @@ impl<O: Operator> OperatorHandle for Arc<O> {
     }
 }
 
-/// A call of an operator on a device.
+/// A call to an operator on a device.
 pub(super) struct Call<'a> {
     pub(super) device: &'a Device,
     /// The tensors that it is called on; empty if nothing is recorded.

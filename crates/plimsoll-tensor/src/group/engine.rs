@@ -24,7 +24,7 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 /// The connections of one rank of a group.
 #[derive(Debug)]
 pub(super) struct Engine {
-    /// A number that no other group of this process has.
+    /// A number that is unique among the groups of this process.
     pub(super) number: u64,
     pub(super) communicator: Arc<Communicator>,
     /// The members of the group, by their ranks among all.
@@ -102,8 +102,8 @@ impl Engine {
         stream
     }
 
-    /// Begins a collective whose bytes are in `tensor`. For a GPU, this records the collective and returns what moves
-    /// the bytes. The host's communicator records collectives itself.
+    /// Begins a collective whose bytes are in `tensor`. For a GPU, this records the collective and returns the object
+    /// that moves the bytes. The host's communicator records collectives itself.
     pub(super) fn begin(
         &self,
         tensor: &Tensor,

@@ -1,7 +1,7 @@
 //! Memory that the other ranks of a group can read: [`SharedMemory`], and how they read it: [`Peers`].
 //!
-//! It is in a pool of its own, whose segments are single allocations of the device, because other processes can only
-//! open those. The same memory is requested on every device, so that a simulated one has the same peaks.
+//! It has its own pool, in which each segment is one allocation of the device, because other processes can open only
+//! such allocations. Every device requests the same memory, so that a simulated one has the same peaks.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub(super) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Runs `f`, whose memory is shared memory of a device.
+    /// Runs `f`, which allocates from the shared memory of a device.
     pub(super) fn within<T>(&self, device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let failed = |source| Error::Allocator { device: device.name().to_owned(), source };
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,7 +44,7 @@ impl SharedMemory {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds memory of a group. Whatever was there before is gone.
+    /// Adds memory of a group, and forgets older regions that overlap it, because they were freed.
     pub(super) fn add(&self, group: u64, new: Range<u64>) {
         let mut regions = self.regions();
         regions.retain(|(_, region)| region.end <= new.start || new.end <= region.start);
@@ -67,7 +67,7 @@ impl SharedMemory {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     pub(super) copies: Copies,
-    /// What moved bytes until some memory could not be shared. Queued work may still use it.
+    /// The copies that were used until some memory could not be shared. Queued work may still need them.
     before: Option<Arc<PeerCopies>>,
 }
 

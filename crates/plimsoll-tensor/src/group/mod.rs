@@ -2,7 +2,7 @@
 //!
 //! A transport only moves bytes. All sums are computed by [`Tensor::ordered_sum`], in a fixed order of ranks. So sums
 //! are bit-identical for any transport, on any hosts, and however a tensor is split for sending. `operators.rs` defines
-//! the collectives as operators, which dispatch runs like any other. `engine.rs` moves the bytes, and `memory.rs` and `shared.rs` have
+//! the collectives as operators, which dispatch runs like any other. `engine.rs` moves the bytes, and `memory.rs` and `shared.rs` manage
 //! the memory that other ranks can read. `watch.rs` ends the work of GPUs if a rank is lost. On a simulated
 //! device, memory is requested, nothing is moved, and `nccl_bytes.rs` counts the memory that NCCL would use.
 //! `functional.rs` has the collectives with derivatives.
@@ -258,7 +258,7 @@ impl ProcessGroup {
     }
 
     /// Replaces `tensor` with the sum, or mean, of all ranks' tensors. Like `torch.distributed.all_reduce`. The sum is
-    /// a balanced tree over the ranks, in 32 bits or more. It is bit-identical on all ranks and with any transport.
+    /// computed as a balanced tree over the ranks, in 32 bits or more. It is bit-identical on all ranks and with any transport.
     ///
     /// # Errors
     /// If the type is not a floating-point type, or memory runs out for the received parts; or [`Error::Distributed`].
@@ -349,13 +349,13 @@ impl ProcessGroup {
         ordered_sum_into(&output.view(&[-1])?, &others, own, self.rank(), scale)
     }
 
-    /// Returns an error unless `whole` has the same type as `part`, and as many elements as one `part` for each rank.
+    /// Returns an error unless `whole` has the same type as `part`, and room for one `part` of each rank.
     fn want_parts(&self, op: &'static str, whole: &Tensor, part: &Tensor) -> Result<()> {
         want_alike(op, whole, part)?;
         self.want_parts_of(op, whole, part)
     }
 
-    /// Returns an error unless `whole` has as many elements as one `part` for each rank.
+    /// Returns an error unless `whole` has exactly room for one `part` of each rank.
     fn want_parts_of(&self, op: &'static str, whole: &Tensor, part: &Tensor) -> Result<()> {
         want_same_device(op, whole, part)?;
         if whole.numel() == part.numel() * self.size() && whole.is_contiguous() && part.is_contiguous() {

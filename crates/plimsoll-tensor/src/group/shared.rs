@@ -20,9 +20,9 @@ use crate::tensor::Tensor;
 const LABEL: &str = "shared memory";
 
 impl ProcessGroup {
-    /// A tensor without initial values in memory that the other ranks can read. On GPUs of one host, all-gathers of it
-    /// and all-to-alls from it on the group's [stream](ProcessGroup::stream) are copies by copy engines, which take no
-    /// multiprocessors from kernels and no buffers of NCCL. All ranks must call this, with the same shape and type.
+    /// A tensor without initial values in memory that the other ranks can read. On GPUs of one host, copy engines
+    /// run all-gathers into it and all-to-alls from it on the group's [stream](ProcessGroup::stream), without taking
+    /// multiprocessors from kernels, and without NCCL's buffers. All ranks must call this, with the same shape and type.
     /// Like `torch.distributed._symmetric_memory.empty` with `rendezvous`.
     ///
     /// `PLIMSOLL_PEER_COPIES=0` turns the copies off; so does a rank on another host, or a GPU that cannot read the
@@ -115,7 +115,7 @@ impl ProcessGroup {
     }
 }
 
-/// Whether the user has not turned copies off.
+/// Whether copies are allowed: the user has not turned them off.
 fn is_wanted() -> bool {
     std::env::var_os("PLIMSOLL_PEER_COPIES").is_none_or(|value| value != "0")
 }

@@ -1,4 +1,4 @@
-//! What ends the work of a rank's GPU if another rank is lost: [`Watch`].
+//! Ends the work of a rank's GPU if another rank is lost: [`Watch`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -11,12 +11,12 @@ use plimsoll_dist::{Communicator, Error as Lost};
 use crate::device::Device;
 use crate::error::Error;
 
-/// How often the guard looks for lost ranks.
+/// How often the guard thread checks for lost ranks.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a rank waits to learn why another one has ended a group.
 const REASON: Duration = Duration::from_secs(2);
 
-/// Watches whether all ranks are alive, for everything that moves bytes on this rank's GPU.
+/// Watches whether all ranks are alive, and if one is lost, aborts every [`Carrier`] that moves bytes on this rank's GPU.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// All ranks, even if a group has only some of them: its members may be waiting for a rank outside of it.
@@ -87,8 +87,8 @@ impl Watch {
         }));
     }
 
-    /// Why the device's work has ended, or ends now, after the host has waited for `waited`; `None` if all ranks are
-    /// alive.
+    /// The reason to end the device's work, after the host has waited for `waited`; ends the work if it has not ended
+    /// yet. `None` if all ranks are alive.
     pub(super) fn ended(&self, waited: Duration) -> Option<Lost> {
         if let Some(ended) = self.ended.get() {
             return Some(ended.clone());
@@ -113,8 +113,8 @@ impl Watch {
         Some(Lost::Environment("another rank has ended the collectives of this group".to_owned()))
     }
 
-    /// A thread that ends the device's work if a rank is lost. The host cannot always do it: if it is far ahead of a
-    /// device that waits for the lost rank, it waits in the driver for room in a queue.
+    /// Starts a thread that ends the device's work if a rank is lost. The host's thread cannot always do so: if it is far
+    /// ahead of a device that waits for the lost rank, it is blocked in the driver until the queue has room.
     fn guard(self: &Arc<Watch>) {
         let watch = Arc::downgrade(self);
         let guard = move || {

@@ -56,7 +56,7 @@ pub struct Sample {
 /// Returns the cases of the operators in a file.
 pub(crate) type Cases = fn() -> Vec<Case>;
 
-/// One call of an operator.
+/// One call to an operator.
 pub struct Case {
     /// The operator and its arguments, for use in messages.
     pub name: String,

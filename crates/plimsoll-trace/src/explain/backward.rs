@@ -260,7 +260,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Whether an operator's stack contains a call of the operator whose derivative this node is.
+    /// Whether an operator's stack contains a call to the operator whose derivative this node is.
     fn calls(&mut self, place: usize, node: &str) -> bool {
         let snapshot = self.analysis.snapshot;
         let Some(stack) = self.ops[place].stack else { return false };

@@ -18,7 +18,7 @@ use crate::timeline::{Memory, Timeline};
 /// The holes of one device at one moment, and the blocks that pin them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fragmentation {
-    /// The event after which this is the state; `None` is before the first event; one past the last event is the
+    /// The last event that this state includes. `None`: the state before the first event. One past the last event: the
     /// snapshot itself.
     pub after: Option<EventIndex>,
     /// The sum of all holes.

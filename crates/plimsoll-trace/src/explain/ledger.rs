@@ -12,7 +12,7 @@ use crate::timeline::Timeline;
 /// The bytes of one device at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ledger {
-    /// The event after which this is the state; `None` is before the first event; one past the last event is the
+    /// The last event that this state includes. `None`: the state before the first event. One past the last event: the
     /// snapshot itself.
     pub after: Option<EventIndex>,
     /// The device's memory outside the allocator.

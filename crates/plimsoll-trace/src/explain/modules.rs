@@ -1,8 +1,8 @@
-//! Finds the stacks that are inside a call of a module.
+//! Finds the stacks that are inside a call to a module.
 
 use crate::snapshot::{Frame, FrameId, Snapshot, StackId};
 
-/// Whether a frame is the call of a module: PyTorch's own frame, or a method named `forward` if PyTorch's was not recorded.
+/// Whether a frame is the call to a module: PyTorch's own frame, or a method named `forward` if PyTorch's was not recorded.
 pub(super) fn is_call(snapshot: &Snapshot, frame: &Frame) -> bool {
     let name = snapshot.texts.get(frame.name);
     name.ends_with("_call_impl") || name == "forward"

@@ -121,7 +121,8 @@ impl Origins {
         Self { of_stacks, has_native, categories: Vec::new() }
     }
 
-    /// Sets the category of each stack to the first of these that matches one of its frames. Tests each frame once.
+    /// Sets the category of each stack to the first of these categories that matches one of its frames. Tests each frame
+    /// once.
     #[must_use]
     pub fn with_categories(mut self, snapshot: &Snapshot, categories: &[CustomCategory<'_>]) -> Self {
         if categories.is_empty() {
@@ -177,15 +178,15 @@ enum Mark {
     Library(Activity),
     /// A line of PyTorch's layers, optimizers or compiled code, and the activity that it shows.
     Layer(Activity),
-    /// A call of a module's `forward` by the module.
+    /// A module's call to its `forward`.
     ModuleCall,
-    /// A call of a custom autograd function. It computes a derivative if the frame below is the function's `backward`.
+    /// A call to a custom autograd function. It computes a derivative if the frame below is the function's `backward`.
     Apply,
     /// A checkpoint that recomputes what it did not keep, unless a frame below computes a derivative.
     Checkpoint,
     /// A line of an installed package other than PyTorch.
     Package,
-    /// A call of an operator.
+    /// A call to an operator.
     Operator(Name),
     /// The computation of a derivative, with the node's name if there is one.
     Derivative(Option<Name>),

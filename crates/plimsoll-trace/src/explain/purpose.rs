@@ -150,7 +150,7 @@ impl Why {
             Self::FreedSoon => "freed before the pass that allocated them ended",
             Self::FreedAsPassEnds => "freed as the backward pass ended, and of a size that no parameter has",
             Self::BeyondGradients => {
-                "freed as the backward pass ended, when all tensors of the size had their gradients"
+                "freed as the backward pass ended, when all tensors of that size had their gradients"
             }
             Self::HasGradient => {
                 "created by the program and kept, with gradients of the same size that an optimizer uses"
@@ -163,7 +163,7 @@ impl Why {
                 "allocated before the recording and live throughout, without a backward pass"
             }
             Self::OthersFreedSoon => {
-                "allocated in the last optimizer step; other blocks of their stacks were freed within a step"
+                "allocated in the last optimizer step; other blocks with the same stacks were freed within a step"
             }
             Self::BesideState => {
                 "allocated in the last optimizer step, where this optimizer creates no state"

@@ -1,5 +1,5 @@
 //! Finds results that a variable keeps if no backward pass follows: [`settle`]. In that case, a forward pass frees
-//! every block, whether it is the result of a generation or an evaluation or an operator's temporary.
+//! every block: results of generation or evaluation, and operators' temporaries.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -14,7 +14,7 @@ use crate::timeline::{Memory, MemoryMap, Timeline};
 /// The memory of one device at one moment. Every byte of a segment is in exactly one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatorState {
-    /// The event after which this is the state; `None` is before the first event; one past the last event is the
+    /// The last event that this state includes. `None`: the state before the first event. One past the last event: the
     /// snapshot itself.
     pub after: Option<EventIndex>,
     /// The segments of the allocator, in address order.

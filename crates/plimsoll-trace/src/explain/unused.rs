@@ -12,11 +12,10 @@ use crate::timeline::{Life, Timeline};
 /// The minimum number of blocks, because a layer also keeps a few while it runs.
 const LEAST_BLOCKS: usize = 6;
 
-/// The blocks must contain at least one in this many of the bytes that the modules have allocated since the first
-/// block.
+/// The blocks must contain at least 1/`KEPT_PART` of the bytes that the modules have allocated since the first block.
 const KEPT_PART: u64 = 3;
 
-/// The blocks must contain at least one in this many of the live bytes.
+/// The blocks must contain at least 1/`LEAST_PART` of the live bytes.
 const LEAST_PART: u64 = 5;
 
 /// Memory that forward passes keep although no backward pass follows: with `torch.no_grad()`, most of it would be

@@ -8,7 +8,7 @@ const MOST_FRAMES: usize = 4096;
 /// A message further below a truncated traceback than this does not belong to it. Only lines that are not indented
 /// count.
 const MOST_BETWEEN: usize = 12;
-/// A message further below the first line of another error than this is not part of that error.
+/// A message more than this many lines below the first line of another error is not part of that error.
 const MOST_OF_ERROR: usize = 4;
 /// If more lines than this follow an error, it did not end the program.
 const MOST_BELOW: usize = 40;

@@ -167,7 +167,8 @@ fn help(device: &DeviceExplanation) -> String {
     let Some(what_if) = &device.what_if else { return "no setting was tried".to_owned() };
     match what_if.advice() {
         Advice::NotReproduced => {
-            "the replay under the recorded settings serves it too, so settings cannot be compared".to_owned()
+            "it succeeds in the replay of the recorded settings too, so settings cannot be compared"
+                .to_owned()
         }
         Advice::Serves(row) if row.outcome.serves_rest.is_some() => {
             format!("{} would have served it and what was still needed (replayed)", row.name())

@@ -295,7 +295,7 @@ pub fn unused_graph(
     size: impl Fn(u64) -> String,
 ) -> Option<String> {
     let graph = device.unused_graph?;
-    let around = graph.line.map_or_else(|| "the call of the model".to_owned(), |frame| line(snapshot, frame));
+    let around = graph.line.map_or_else(|| "the call to the model".to_owned(), |frame| line(snapshot, frame));
     Some(format!(
         "of {}, {} are kept by forward passes for a backward pass that never runs: put torch.no_grad() around {around} (likely)",
         size(device.owners.bytes),
@@ -328,7 +328,7 @@ pub fn best_setting(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
                 .to_owned()
         }
         Advice::NotReproduced if what_if.recorded.runs_out() => {
-            "the simulation of the recorded settings serves the failed request, so settings cannot be compared"
+            "the failed request succeeds in the simulation of the recorded settings, so settings cannot be compared"
                 .to_owned()
         }
         Advice::NotReproduced => {

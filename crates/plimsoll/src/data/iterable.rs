@@ -115,7 +115,7 @@ impl IterableLoader {
     /// and dropped.
     ///
     /// # Errors
-    /// If the state is from a loader with another batch size, seed or number of workers.
+    /// If the state is from a loader with a different batch size, seed or number of workers.
     pub fn resume(&self, state: &LoaderState) -> Result<Epoch, DataError> {
         state.check(&self.position(state.epoch))?;
         let mut epoch = self.epoch(state.epoch);

@@ -86,10 +86,12 @@ fn a_position_of_another_loader_is_refused() {
     let state = loader.epoch(0).state();
     let refusal = |other: DataLoader| other.resume(&state).map(|_| ()).unwrap_err().to_string();
     let message = refusal(DataLoader::new(noisy(100), 8).unwrap().shuffle(3));
-    assert!(message.contains("with another batch size: 7, not 8"), "{message}");
+    assert!(message.contains("with a different batch size: 7, not 8"), "{message}");
     assert!(refusal(DataLoader::new(noisy(99), 7).unwrap().shuffle(3)).contains("number of samples"));
-    assert!(refusal(DataLoader::new(noisy(100), 7).unwrap().shuffle(4)).contains("another seed: 3, not 4"));
-    assert!(refusal(DataLoader::new(noisy(100), 7).unwrap().seed(3)).contains("another order"));
+    assert!(
+        refusal(DataLoader::new(noisy(100), 7).unwrap().shuffle(4)).contains("a different seed: 3, not 4")
+    );
+    assert!(refusal(DataLoader::new(noisy(100), 7).unwrap().seed(3)).contains("a different order"));
 }
 
 #[test]
@@ -254,7 +256,7 @@ fn a_stream_resumes_where_it_stopped() {
     epoch.by_ref().take(4).for_each(drop);
     assert_eq!(numbers(stream.resume(&epoch.state()).unwrap()), whole[4..]);
     let refused = stream.workers(2).resume(&epoch.state()).map(|_| ()).unwrap_err().to_string();
-    assert!(refused.contains("another number of workers: 3, not 2"), "{refused}");
+    assert!(refused.contains("a different number of workers: 3, not 2"), "{refused}");
 }
 
 #[test]

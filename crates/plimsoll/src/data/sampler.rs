@@ -102,7 +102,7 @@ impl Order {
     /// If `position` is not below the length.
     #[must_use]
     pub fn index(&self, position: usize) -> usize {
-        assert!(position < self.len, "position {position} of an order of {}", self.len);
+        assert!(position < self.len, "position {position} is not in an order of {} samples", self.len);
         match &self.index {
             Index::Same => position,
             Index::List(indices) => indices[position],

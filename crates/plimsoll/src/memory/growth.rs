@@ -75,7 +75,7 @@ impl fmt::Display for Grown {
 /// gradients and optimizer state, does not count. Memory grew if no level in the second half of the others is below a level in the
 /// first half, and the second half grew too. So a cache that fills once is not growth.
 ///
-/// The line is the innermost one of the program: the call of a tensor's method, of a layer, of `backward` or of an optimizer's `step`.
+/// The line is the innermost one of the program: a call to a tensor's method, a layer, `backward` or an optimizer's `step`.
 ///
 /// ```
 /// use plimsoll::{Device, Error, SimConfig, Tensor, memory};

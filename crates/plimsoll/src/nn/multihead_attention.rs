@@ -42,7 +42,7 @@ impl Default for MultiheadAttentionOptions {
     }
 }
 
-/// The options of one call of [`MultiheadAttention`]: masks, and whether it returns the weights.
+/// The options of one call to [`MultiheadAttention`]: masks, and whether it returns the weights.
 ///
 /// Masks follow PyTorch's layer: where a mask of `bool` is **true**, a key is hidden (the opposite of
 /// [`Tensor::scaled_dot_product_attention`]); a floating-point mask is added to the scores.
@@ -261,8 +261,8 @@ impl MultiheadAttention {
         }
         let lead = if self.batch_first { "[batch, length, width]" } else { "[length, batch, width]" };
         let message = format!(
-            "query {q:?}, key {k:?} and value {v:?}: needs {lead} or [length, width], of widths {widths:?}, one batch, and as many \
-             values as keys"
+            "query {q:?}, key {k:?} and value {v:?}: needs {lead} or [length, width], widths {widths:?}, equal batch \
+             sizes, and as many values as keys"
         );
         Err(Error::Shape { op: NAME, message })
     }

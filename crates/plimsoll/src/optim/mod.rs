@@ -125,7 +125,7 @@ pub trait Optimizer {
     /// method cannot be captured.
     ///
     /// # Errors
-    /// An option that PyTorch rejects; options that need other kernels than the captured ones.
+    /// An option that PyTorch rejects; options that need kernels other than the captured ones.
     fn replay(&mut self, graph: &mut Graph) -> Result<usize> {
         let _ = graph;
         Ok(0)

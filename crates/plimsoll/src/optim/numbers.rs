@@ -96,7 +96,7 @@ impl Numbers {
     /// Records a step in the graph that is being captured.
     fn capture<O: Algorithm>(&self, options: &O, work: &[ParameterStep]) -> Result<()> {
         if captured_updates().iter().any(|update| self.own(&**update).is_some()) {
-            let why = "this optimizer is made of operations on tensors, and a captured step can have one step of it";
+            let why = "this optimizer is made of operations on tensors, so a captured step can contain only one of its steps";
             return Err(Error::Captured { op: O::NAME, why });
         }
         capture_update(Arc::new(Captured {

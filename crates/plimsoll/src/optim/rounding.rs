@@ -59,7 +59,7 @@ impl Rounding {
         })
     }
 
-    /// Steps by a kernel. Parameters of other types than `bfloat16` are not rounded.
+    /// Steps by a kernel. Parameters of types other than `bfloat16` are not rounded.
     pub(super) fn step<'a>(
         &self,
         rule: &Rule,

@@ -151,7 +151,7 @@ fn copied<O: Algorithm>(
         let of_saved = saved.tensors.get(*name);
         if !of_saved.map_or(Ok(true), |tensor| has_values(tensor, values))? {
             let message =
-                format!("`{name}` of parameter {number} has other values than here, where they are fixed");
+                format!("`{name}` of parameter {number} has values that differ from the fixed ones here");
             return Err(wrong::<O>(&message));
         }
     }

@@ -150,6 +150,6 @@ fn want_same(own: &[(String, Tensor)], model: &[(String, Tensor)]) -> Result<()>
     if own.len() == model.len() && !own.iter().zip(model).any(differs) {
         return Ok(());
     }
-    let message = "the model has other tensors than the one that the averages were made from";
+    let message = "the model's tensors differ from those that the averages were made from";
     Err(Error::argument("averaged_model", message))
 }

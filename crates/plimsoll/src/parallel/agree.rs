@@ -17,7 +17,7 @@ pub(super) fn same_model(
         None => Ok(()),
         Some(rank) => {
             let message = format!(
-                "rank {rank} has another model than this rank, whose {} tensors begin with {}: names, shapes, types \
+                "rank {rank} has a different model from this rank, whose {} tensors begin with {}: names, shapes, types \
                  and which ones require gradients must be the same on all ranks",
                 tensors.len(),
                 tensors.first().map_or("nothing", |(name, _)| name.as_str())

@@ -153,7 +153,7 @@ impl Checkpoint {
             return Self::open_folder(path);
         }
         let file = SafetensorsFile::open(path)?;
-        let wrong = |what: &str| SerializeError::format(path, format!("no checkpoint: {what}"));
+        let wrong = |what: &str| SerializeError::format(path, format!("not a checkpoint: {what}"));
         let text = file
             .text(CHECKPOINT)
             .ok_or_else(|| wrong("it has tensors only; load it with `serialize::open`"))?;
@@ -187,7 +187,8 @@ impl Checkpoint {
 
     fn open_folder(path: &Path) -> Result<Checkpoint, SerializeError> {
         let Some(source) = DistributedSource::open(path)? else {
-            let message = "no checkpoint: a complete one of several ranks has a file checkpoint.json";
+            let message =
+                "not a checkpoint: a complete checkpoint of several ranks has a file checkpoint.json";
             return Err(SerializeError::format(path, message));
         };
         let (optimizer_groups, optimizer_steps) = source.optimizer();

@@ -53,7 +53,7 @@ pub enum SerializeError {
     },
     /// The ranks that save together do not share the folder.
     #[error(
-        "{}: rank {rank} sees another folder than rank 0: ranks that save together need a folder that all their machines share",
+        "{}: rank {rank} sees a different folder from rank 0: ranks that save together need a folder that all their machines share",
         .folder.display()
     )]
     NotShared {

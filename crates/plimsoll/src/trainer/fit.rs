@@ -18,7 +18,7 @@ use crate::nn::{Evaluating, Module};
 use crate::optim::lr_scheduler::{Better, Curve, Scheduler};
 use crate::optim::{Optimizer, clip_grad_norm_};
 
-/// The time between two calls of `on_progress`.
+/// The time between two calls to `on_progress`.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The name of the training loss.
 const LOSS: &str = "loss";
@@ -56,7 +56,7 @@ impl<'a> Fit<'a> {
         };
         if parameters.iter().any(Tensor::is_shard) {
             return refused(
-                "the model is shared by several ranks, which a `Trainer` does not train: write the loop yourself",
+                "`Trainer` does not support models that several ranks share: write the loop yourself",
             );
         }
         if batches.is_empty() {

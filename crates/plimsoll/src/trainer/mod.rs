@@ -225,7 +225,7 @@ impl<'a> Trainer<'a> {
 
     /// Continues, bit for bit, from the checkpoint in the folder of [`Trainer::save_to`], if there is one. Without this call, a
     /// folder that has a checkpoint is an error. The options must be the same, except for the number of epochs and the patience.
-    /// Random numbers of other devices than the model's are not part of a checkpoint.
+    /// Random numbers of devices other than the model's are not part of a checkpoint.
     #[must_use]
     pub fn resume(mut self) -> Trainer<'a> {
         self.options.resumes = true;

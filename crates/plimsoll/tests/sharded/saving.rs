@@ -381,7 +381,7 @@ fn a_folder_that_the_ranks_do_not_share_is_noticed() {
         check_shared(own, group).unwrap_err().to_string()
     });
     for error in found {
-        assert!(error.contains("rank 2 sees another folder than rank 0"), "{error}");
+        assert!(error.contains("rank 2 sees a different folder from rank 0"), "{error}");
     }
     let found = on_ranks(2, |group| {
         let own = if group.rank() == 1 { folder.0.join("missing") } else { folder.0.clone() };

@@ -169,7 +169,7 @@ class Climb:
             count(other.objects.values())
         for chain in (it for chains in found for it in chains):
             count(chain.objects)
-        # The call of getrefcount itself holds one more reference.
+        # The call to getrefcount itself holds one more reference.
         return all(sys.getrefcount(branch.objects[at]) - 1 <= counts[at] for at in branch.below)
 
 

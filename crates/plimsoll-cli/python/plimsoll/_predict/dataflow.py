@@ -26,7 +26,7 @@ from .names import FINITE, HOLDS, METADATA, PURE, READERS, SHOWS, SIZES
 from .source import Sink, Site, Source, hides, is_jump, key_or_name, last_name, looked_up, reaches
 
 DIVISIONS, LOGARITHMS = (ast.Div, ast.FloorDiv, ast.Mod), ("log", "log2", "log10")  # of `math`
-DEPTH = 6  # a value is followed into nested calls of the program's functions up to this depth
+DEPTH = 6  # a value is followed into nested calls to the program's functions up to this depth
 
 
 def line_of(node: Any) -> int:

@@ -1,6 +1,6 @@
 """Graphs of forward passes in evaluation that no backward pass uses: `torch.no_grad()` would have saved their memory.
 
-A graph counts as used once a backward pass reaches the node of a result. After a call of `torch.autograd.grad`, every
+A graph counts as used once a backward pass reaches the node of a result. After a call to `torch.autograd.grad`, every
 graph counts as used: the call may begin at a tensor inside the model, as for a saliency map.
 """
 
@@ -17,7 +17,7 @@ from .. import allocator, frames, protocol
 
 
 class Line:
-    """The calls of models at one line of the program."""
+    """The calls to models at one line of the program."""
 
     def __init__(self) -> None:
         self.calls = self.bytes = self.most_bytes = 0  # of the graphs alive now, and the most at once
@@ -36,7 +36,7 @@ class Alive:
 
 
 class Graphs:
-    """Watches the outermost calls of modules in evaluation with gradients enabled."""
+    """Watches the outermost calls to modules in evaluation with gradients enabled."""
 
     def __init__(self, torch: Any, step: Callable[[], int]) -> None:
         self.torch, self.step = torch, step
@@ -70,7 +70,7 @@ class Graphs:
         torch.autograd.grad = grad
 
     def is_inside(self) -> bool:
-        """Whether an outermost call of a module is running in this thread."""
+        """Whether an outermost call to a module is running in this thread."""
         return getattr(self.running, "inside", False)
 
     def begins(self) -> bool:

@@ -15,7 +15,7 @@ from ..frames import is_library
 from .names import HOLDS, METADATA, READERS, SHOWS
 from .source import Source, last_name, looked_up, own_nodes, scope_of
 
-DEPTH = 4  # nested calls of the program's functions that are followed
+DEPTH = 4  # nested calls to the program's functions that are followed
 # Functions and methods of PyTorch that need almost no memory.
 LIGHT = set(
     "save load state_dict load_state_dict train eval zero_grad no_grad enable_grad inference_mode autocast set_grad_enabled"

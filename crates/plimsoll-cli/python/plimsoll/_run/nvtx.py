@@ -1,4 +1,4 @@
-"""NVTX ranges for `run --nvtx`, which Nsight Systems shows above the kernels: each call of a module, the backward pass,
+"""NVTX ranges for `run --nvtx`, which Nsight Systems shows above the kernels: each call to a module, the backward pass,
 and each optimizer's step. A marker shows where the backward pass reaches a module.
 """
 

@@ -3,7 +3,7 @@ takes no extra time if the step is GPU-bound, but up to a sixth of a step with s
 
 At first, all requests have a stack. After FIRST steps, windows of steps with and without stacks alternate. If the
 windows show, beyond the noise, that stacks make steps longer by at most MOST, all steps keep their stacks.
-Otherwise, from then on only one step in EVERY has stacks, and so does the code after a call of `eval`, because an
+Otherwise, from then on only one step in EVERY has stacks, and so does the code after a call to `eval`, because an
 evaluation may need more memory than the steps before it.
 """
 

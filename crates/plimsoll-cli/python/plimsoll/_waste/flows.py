@@ -153,5 +153,5 @@ def is_named(node: Any, name: str) -> bool:
 
 
 def is_call(node: Any, name: str | None) -> bool:
-    """Whether this is a call of a function."""
+    """Whether this is a call to a function."""
     return isinstance(node, ast.Call) and last_name(node.func) == name

@@ -20,7 +20,7 @@ ATOMS = (str, bytes, int, float, complex, bool, type(None))
 # The number of references to an argument of `Sole.is_hidden` if only `Sole.bytes` has the object. Before Python 3.11,
 # there is another one on the caller's stack.
 HIDDEN_REFERENCES = 3 if sys.version_info >= (3, 11) else 4
-OWN_REFERENCES = 2  # to an object in `Sole.objects`: from the dictionary, and from the call of `getrefcount`
+OWN_REFERENCES = 2  # to an object in `Sole.objects`: from the dictionary, and from the call to `getrefcount`
 
 
 class Sole:

@@ -12,7 +12,7 @@ from .sole import Sole, address_of, size_of
 
 Place = TypeVar("Place")
 PART = 4  # views are reported if they use less than 1/4 of the storage that they keep alive
-OWN_REFERENCES = 3  # to a base: from `Views.bases`, from a variable, and from the call of `getrefcount`
+OWN_REFERENCES = 3  # to a base: from `Views.bases`, from a variable, and from the call to `getrefcount`
 
 
 class Views(Generic[Place]):

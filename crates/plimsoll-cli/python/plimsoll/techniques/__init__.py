@@ -6,7 +6,7 @@ technique is a class in its own file:
 
     name       the name in `--with`
     around     called around the outermost module call of a training step (roots.py), if it is a method
-    first      called before the first such call of a module
+    first      called before the first such call to a module
     report     its effect, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
 
 A technique that cannot be applied calls `refuse` with the reason, and the host ends the program. The host also

@@ -4,7 +4,7 @@ buffers, the numbers and flags on its modules, and the random number generators 
 these are undone, so that a block that counts its calls does not count a call twice. PyTorch's checkpointing itself
 restores PyTorch's generators.
 
-The first calls of a class of blocks show which buffers and attributes they change. Several calls are needed, because
+The first calls to a class of blocks show which buffers and attributes they change. Several calls are needed, because
 layers may be skipped at random. Normalization layers are excluded: their results do not depend on their running
 statistics, so the recomputation leaves the statistics unchanged.
 """
@@ -25,7 +25,7 @@ FIRST = 50  # calls that are watched for changes
 
 
 class Changes:
-    """The changes that calls of a class of blocks make: the names of buffers, and the places of attributes."""
+    """The changes that calls to a class of blocks make: the names of buffers, and the places of attributes."""
 
     def __init__(self) -> None:
         self.buffers: set[str] = set()

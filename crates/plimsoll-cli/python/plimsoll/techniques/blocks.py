@@ -64,12 +64,12 @@ def may_be_block(module: Any) -> bool:
 
 
 class Repeats:
-    """Finds modules that are called repeatedly in one call of their model."""
+    """Finds modules that are called repeatedly in one call to their model."""
 
     def __init__(self) -> None:
         # The model of each module, and the module's path in it.
         self.places: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
-        # The calls of each module in this call of the model.
+        # The calls to each module in this call to the model.
         self.calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def add(self, root: Any) -> None:
@@ -79,11 +79,11 @@ class Repeats:
                 self.places[it] = weakref.ref(root), path
 
     def begin(self) -> None:
-        """Called when a call of a model begins."""
+        """Called when a call to a model begins."""
         self.calls.clear()
 
     def is_again(self, module: Any) -> bool:
-        """Whether this is the second call of a module that is being watched."""
+        """Whether this is the second call to a module that is being watched."""
         if module not in self.places:
             return False
         self.calls[module] = self.calls.get(module, 0) + 1

@@ -115,7 +115,7 @@ class Checkpoint:
         return result
 
     def patch(self, kind: Any) -> None:
-        """Checkpoints the calls of this class's marked modules."""
+        """Checkpoints the calls to this class's marked modules."""
         if kind in self.patched:
             return
         self.patched.add(kind)
@@ -136,7 +136,7 @@ class Checkpoint:
         kind.forward = forward
 
     def repeats_now(self, module: Any) -> bool:
-        """Whether a module is called a second time in this call of its model; if so, it is a block from then on."""
+        """Whether a module is called a second time in this call to its model; if so, it is a block from then on."""
         if self.is_inside() or not roots.is_inside() or not self.repeats.is_again(module):
             return False
         root, path = self.repeats.places.pop(module)
@@ -253,7 +253,7 @@ def supports(module: Any) -> Any:
 
 
 def library_calls(root: Any, paths: list[str], name: str) -> Any:
-    """The calls of this method, on the root or on several models in it; none if a block is not inside such a model."""
+    """The calls to this method, on the root or on several models in it; none if a block is not inside such a model."""
     models: dict[str, Any] = {}
     for path, it in root.named_modules():
         if hasattr(type(it), name) and supports(it) and not any(is_under(path, other) for other in models):

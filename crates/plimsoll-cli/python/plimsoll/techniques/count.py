@@ -100,7 +100,7 @@ class Count:
             self.phase = "rest"
 
     def called(self) -> None:
-        """Called after a call of a model in a program that reads no gradient. Each call is a step; the call with the
+        """Called after a call to a model in a program that reads no gradient. Each call is a step; the call with the
         most FLOPs counts.
         """
         if self.work.flops() >= self.least.flops():

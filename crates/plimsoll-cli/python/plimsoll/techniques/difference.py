@@ -1,6 +1,6 @@
 """Measures how much a model's outputs differ at most with 16-bit weights, for `half` and `bf16-weights` under `run`.
 
-The first call of each model also runs in f32 on the CPU, with the original weights, so that the measurement does not
+The first call to each model also runs in f32 on the CPU, with the original weights, so that the measurement does not
 change the GPU's memory. Nothing is measured on the stand-in, which computes no values.
 """
 
@@ -68,7 +68,7 @@ class Difference:
     def reference(self, root: Any, args: Any, kwargs: Any) -> tuple[Any, str | None]:
         """The result in f32, or why there is none."""
         if any(it.training for it in root.modules()):
-            return None, "the difference of the outputs is not measured, because the model is in training mode"
+            return None, "the difference between the outputs is not measured, because the model is in training mode"
         state, known = {}, set()  # of tied weights, `functional_call` takes one
         for prefix, each in root.named_modules():
             kept = self.originals.get(each, {})
@@ -93,10 +93,10 @@ class Difference:
         except TooLong:
             return (
                 None,
-                f"the difference of the outputs is not measured: f32 on the CPU takes more than {SECONDS:.0f} s",
+                f"the difference between the outputs is not measured: f32 on the CPU takes more than {SECONDS:.0f} s",
             )
         except Exception as why:
-            return None, f"the difference of the outputs is not measured: on the CPU, {type(why).__name__}: {why}"
+            return None, f"the difference between the outputs is not measured: on the CPU, {type(why).__name__}: {why}"
         finally:
             self.left -= time.monotonic() - begun
             hook.remove()

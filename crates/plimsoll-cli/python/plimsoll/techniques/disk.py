@@ -75,7 +75,7 @@ def reserve(file: int, size: int, folder: str, used: int) -> None:
             raise
         text = (
             f"offload-disk uses {used >> 20} MiB in {folder} and needs {size >> 20} MiB more; {free >> 20} MiB are free"
-            f" there, of which {SPARE >> 20} MiB must stay free. {FOLDER} names another folder"
+            f" there, of which {SPARE >> 20} MiB must stay free. Set {FOLDER} to another folder"
         )
         raise OSError(errno.ENOSPC, text) from None
 
@@ -92,7 +92,7 @@ def on_disk() -> str:
     for folder in (tempfile.gettempdir(), "/var/tmp", os.getcwd()):
         if os.access(folder, os.W_OK) and kind_of(folder, mounts) not in IN_MEMORY:
             return folder
-    raise OSError(errno.ENOENT, f"offload-disk found no folder on a disk that can be written to. {FOLDER} names one")
+    raise OSError(errno.ENOENT, f"offload-disk found no writable folder on a disk; set {FOLDER} to one")
 
 
 def mounted() -> list[tuple[str, str]]:

@@ -42,7 +42,7 @@ class Fsdp:
         self.rank = self.world = 0
         self.sharded = 0  # modules that `fully_shard` was applied to
         self.lines: list[str] = []
-        self.sent = self.steps = self.calls = 0  # bytes that this rank sends, optimizer steps, calls of the model
+        self.sent = self.steps = self.calls = 0  # bytes that this rank sends, optimizer steps, calls to the model
 
     def begin(self) -> None:
         if not ranks.are_own():
@@ -143,7 +143,7 @@ class Fsdp:
             if any(id(it) in own for group in optimizer.param_groups for it in group["params"]) and any(
                 id(it) in own for it in optimizer.state
             ):
-                context.refuse(self.name, "the optimizer has states before the first call of the model")
+                context.refuse(self.name, "the optimizer has states before the first call to the model")
 
     def shard(self, root: Any) -> None:
         """Shards the blocks and the model, and their parameters in the optimizers."""

@@ -1,4 +1,4 @@
-"""The common part of the techniques for inference programs. They act on the outermost calls of modules in any mode, and
+"""The common part of the techniques for inference programs. They act on the outermost calls to modules in any mode, and
 refuse a program that trains, or reads a gradient in another way.
 """
 

@@ -38,6 +38,6 @@ class NoGrad(Inference):
 
 
 def keeps_graph(root: Any, given: Any) -> bool:
-    """Whether a call of a module would make a graph if gradients are enabled."""
+    """Whether a call to a module would make a graph if gradients are enabled."""
     tensors = [*root.parameters(), *(it for it in tree_leaves(given) if isinstance(it, torch.Tensor))]
     return any(it.requires_grad for it in tensors)

@@ -3,7 +3,7 @@
 A root is a module that is called with gradients enabled, in training mode, and not from another module. DDP
 is transparent: the module inside is the root. A block that is recomputed in the backward pass is not a root.
 
-As long as a program has not read a gradient, the outermost call of any module is also a root, for techniques that set
+As long as a program has not read a gradient, the outermost call to any module is also a root, for techniques that set
 `serves`: the techniques for inference programs.
 """
 
@@ -50,7 +50,7 @@ def is_inside() -> bool:
 
 
 def begins(torch: Any, module: Any) -> bool:
-    """Whether this is an outermost call of a module in a training step."""
+    """Whether this is an outermost call to a module in a training step."""
     if not torch.is_grad_enabled() or not module.training or torch.compiler.is_compiling():
         return False
     if torch._C._current_graph_task_id() != -1:
@@ -61,7 +61,7 @@ def begins(torch: Any, module: Any) -> bool:
 
 
 def serves(torch: Any, module: Any) -> bool:
-    """Whether this is an outermost call of a module in a program that reads no gradient."""
+    """Whether this is an outermost call to a module in a program that reads no gradient."""
     if torch.compiler.is_compiling() or observers.trains() or module in seen or module in inner:
         return False
     return torch._C._current_graph_task_id() == -1 and next(module.parameters(), None) is not None

@@ -79,7 +79,7 @@ class Surroundings:
 
 
 class Call:
-    """One call of a block in a segment."""
+    """One call to a block in a segment."""
 
     def __init__(self, block: Any, function: Callable[..., Any], state: Any) -> None:
         self.block, self.function, self.state = block, function, state
@@ -156,7 +156,7 @@ class Made:
 
 
 class Segment:
-    """The calls of one segment in one forward pass. Their saved tensors keep it alive."""
+    """The block calls of one segment in one forward pass. Their saved tensors keep it alive."""
 
     def __init__(self) -> None:
         self.number, self.block = -1, -1  # the segment's number, and the last block's
@@ -203,7 +203,7 @@ def mark(blocks: list[Any], number: int) -> None:
 
 
 def of(block: Any, last: weakref.ref[Segment] | None) -> Segment:
-    """The segment of this call of a block: the last segment if the block comes next in it, otherwise a new one."""
+    """The segment of this call to a block: the last segment if the block comes next in it, otherwise a new one."""
     segment = last() if last is not None else None
     number, nth = block.__dict__[MARK]
     if segment is None or segment.number != number or segment.block >= nth:

@@ -6,7 +6,7 @@ use crate::predict::answer::Outcome;
 use crate::predict::recording::read::place;
 use crate::protocol::UnusedGraph;
 
-/// Graphs are left out if they are smaller than the peak divided by this.
+/// Graphs are left out if they are smaller than this fraction of the peak: 1 over this number.
 const LEAST_PART: u64 = 50;
 
 /// The maximum number of lines.

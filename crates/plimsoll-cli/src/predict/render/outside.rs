@@ -12,7 +12,7 @@ use crate::protocol::Outside;
 /// The start of a communicator's name, which `nccl/memory.rs` of the stand-in writes.
 const COMMUNICATOR: &str = "NCCL communicator ";
 
-/// Advice is given only if it saves at least the GPU's memory divided by this.
+/// Advice is given only if it saves at least this fraction of the GPU's memory: 1 over this number.
 const WORTH: u64 = 100;
 
 /// An owner, and all of its memory.

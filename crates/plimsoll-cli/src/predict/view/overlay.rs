@@ -275,7 +275,7 @@ impl Overlay {
 }
 
 impl Cover {
-    /// The three folders as descriptors, because a path may contain the separator of the options.
+    /// The three folders as file descriptors, because a path may contain the character that separates mount options.
     fn open(&self) -> Result<[OwnedFd; 3], String> {
         let opened = |path: &Path| {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

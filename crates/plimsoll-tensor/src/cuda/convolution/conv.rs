@@ -57,7 +57,7 @@ fn order(dtype: DType, layouts: [&Layout; 3]) -> (bool, [bool; 3]) {
     (last, layouts.map(|layout| if last { !is_channels_last(layout) } else { !layout.is_contiguous() }))
 }
 
-/// The number of channels of images and filters in the call of cuDNN.
+/// The number of channels of images and filters in the call to cuDNN.
 fn seen_channels(channels: usize, groups: usize, dtype: DType) -> usize {
     if groups == 1 && dtype.size() == 2 { channels.next_multiple_of(8) } else { channels }
 }

@@ -1,4 +1,4 @@
-//! The frequencies of the numbers of a spectrum.
+//! The frequencies of a spectrum's elements.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -12,7 +12,7 @@ fn step(op: &'static str, n: usize, d: f64) -> Result<f64> {
     Ok(1.0 / (n as f64 * d))
 }
 
-/// The frequencies of [`fft`](super::fft) of `n` samples with a distance of `d`, as `float32`: `0, 1, …, -2, -1` divided by `n · d`. Like
+/// The frequencies of [`fft`](super::fft) of `n` samples spaced `d` apart, as `float32`: `0, 1, …, -2, -1` divided by `n · d`. Like
 /// `torch.fft.fftfreq`.
 ///
 /// ```
@@ -31,7 +31,7 @@ pub fn fftfreq(n: usize, d: f64, device: &Device) -> Result<Tensor> {
     Tensor::cat(&[positive, negative], 0)?.mul_scalar(step)
 }
 
-/// The frequencies of [`rfft`](super::rfft) of `n` samples with a distance of `d`, as `float32`: `0, 1, …, n / 2` divided by `n · d`. Like
+/// The frequencies of [`rfft`](super::rfft) of `n` samples spaced `d` apart, as `float32`: `0, 1, …, n / 2` divided by `n · d`. Like
 /// `torch.fft.rfftfreq`.
 ///
 /// ```

@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::ops::dim_index;
 use crate::tensor::Tensor;
 
-/// The size along each of the two dimensions, where it is given. Fails if both are the same dimension of the `rank` ones; those that
-/// do not exist are left to the transforms.
+/// The size along each of the two dimensions, if given. Fails if both name the same one of `rank` dimensions; the transforms check
+/// that the dimensions exist.
 fn sizes(
     op: &'static str,
     s: impl Into<Option<[usize; 2]>>,
@@ -71,7 +71,7 @@ pub fn ifft2(
 }
 
 /// The Fourier transform of real numbers along two dimensions, with sizes `s` if they are given. Returns half of the spectrum along the second
-/// one, `[…, 2]`. Like `torch.view_as_real(torch.fft.rfft2(x))`.
+/// dimension, `[…, 2]`. Like `torch.view_as_real(torch.fft.rfft2(x))`.
 ///
 /// ```
 /// use plimsoll_tensor::fft::{FftNorm, irfft2, rfft2};

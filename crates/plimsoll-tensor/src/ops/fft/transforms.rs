@@ -49,7 +49,7 @@ impl Numbers {
     }
 }
 
-/// The tensor with this dimension as the last one before the pairs, and with `size` elements in it: cut, or followed by zeros.
+/// The tensor with this dimension as the last one before the pairs, and with `size` elements in it: truncated, or padded with zeros.
 #[track_caller]
 fn in_rows(x: &Tensor, numbers: Numbers, dim: usize, size: usize) -> Result<Tensor> {
     let last = x.rank() - 1 - numbers.trailing();
@@ -66,7 +66,7 @@ fn in_rows(x: &Tensor, numbers: Numbers, dim: usize, size: usize) -> Result<Tens
     x.pad(pads, PadMode::Constant(0.0))
 }
 
-/// Puts the dimension of the rows back.
+/// Moves the dimension of the rows back to its place.
 #[track_caller]
 fn put_back(out: &Tensor, numbers: Numbers, dim: usize) -> Result<Tensor> {
     let last = out.rank() - 1 - numbers.trailing();
@@ -107,8 +107,8 @@ fn of_pairs(z: &Tensor, transform: Transform, n: Option<usize>, dim: isize, norm
     put_back(&rows(&z, transform, n, norm.factor(is_inverse, n))?, Numbers::Complex, dim)
 }
 
-/// The Fourier transform of complex numbers `[…, 2]` along a dimension of the complex tensor, cut or followed by zeros to length `n` if it is
-/// given. Like `torch.fft.fft`; for real numbers, use [`rfft`], or [`complex`](super::complex) with zeros.
+/// The Fourier transform of complex numbers `[…, 2]` along a dimension of the complex tensor, truncated or zero-padded to length `n` if it
+/// is given. Like `torch.fft.fft`; for real numbers, use [`rfft`], or [`complex`](super::complex) with zeros.
 ///
 /// ```
 /// use plimsoll_tensor::fft::{FftNorm, fft, ifft};
@@ -145,7 +145,7 @@ pub fn ifft(z: impl AsRef<Tensor>, n: impl Into<Option<usize>>, dim: isize, norm
     of_pairs(z.as_ref(), Transform::Backward, n.into(), dim, norm)
 }
 
-/// The Fourier transform of real numbers along a dimension, cut or followed by zeros to length `n` if it is given. Returns half of the spectrum,
+/// The Fourier transform of real numbers along a dimension, truncated or zero-padded to length `n` if it is given. Returns half of the spectrum,
 /// `n / 2 + 1` complex numbers along that dimension, `[…, 2]`; the others are their conjugates. Like
 /// `torch.view_as_real(torch.fft.rfft(x))`.
 ///

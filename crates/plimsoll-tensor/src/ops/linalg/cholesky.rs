@@ -84,8 +84,8 @@ impl Operator for Cholesky {
     }
 }
 
-/// The lower triangular `l` with `a = l lᵀ` of symmetric positive-definite matrices `a` of shape `[…, n, n]`, of which only the lower
-/// triangle is read. With `upper`, the upper triangular `u` with `a = uᵀ u`, from the upper triangle. Like `torch.linalg.cholesky`.
+/// The Cholesky factors of symmetric positive-definite matrices `a` of shape `[…, n, n]`: the lower triangular `l` with `a = l lᵀ`; only
+/// the lower triangle of `a` is read. With `upper`, the upper triangular `u` with `a = uᵀ u`, from the upper triangle. Like `torch.linalg.cholesky`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, linalg};
@@ -97,7 +97,7 @@ impl Operator for Cholesky {
 /// ```
 ///
 /// # Errors
-/// If a matrix is not positive-definite ([`Error::LinAlg`](crate::Error::LinAlg)), which includes one with NaN. If the matrices are not
+/// If a matrix is not positive-definite, or contains NaN ([`Error::LinAlg`](crate::Error::LinAlg)). If the matrices are not
 /// square, or not `float32` or `float64`; if there is no kernel for the device; or if memory runs out.
 #[track_caller]
 pub fn cholesky(a: impl AsRef<Tensor>, upper: bool) -> Result<Tensor> {

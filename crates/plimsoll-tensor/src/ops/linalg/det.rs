@@ -18,7 +18,7 @@ use crate::ops::scratch_bytes;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
-/// The scratch memory of a factorization with `k` right sides for each row.
+/// The scratch memory of a factorization with `k` right-hand sides for each row.
 fn scratch(a: Meta<'_>, k: usize) -> u64 {
     let Batch { count, rows, .. } = Batch::of(a.shape());
     let floats = by_float!(a.dtype, T => lu_scratch_len::<T>(count, rows, k * rows));
@@ -30,7 +30,7 @@ fn cost(ins: &[Meta<'_>], outs: &[Meta<'_>], factor: u64) -> Cost {
     Cost::streaming(factor * (count * rows * rows * rows) as u64 * 2 / 3, ins, outs)
 }
 
-/// One number for each matrix, as a batch of columns.
+/// Reshapes one number per matrix so that it broadcasts over the matrices.
 #[track_caller]
 fn over_matrices(x: &Tensor) -> Result<Tensor> {
     x.unsqueeze(-1)?.unsqueeze(-1)

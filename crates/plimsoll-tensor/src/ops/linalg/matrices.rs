@@ -43,7 +43,7 @@ pub(super) fn want_square(op: &'static str, a: Meta<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless `b` has the batch of the square matrices `a`, and one row for each of theirs.
+/// Fails unless `b` has the batch shape of the square matrices `a`, and as many rows as they have.
 pub(super) fn want_right_sides(op: &'static str, a: Meta<'_>, b: Meta<'_>) -> Result<()> {
     want_square(op, a)?;
     want_matrices(op, b)?;

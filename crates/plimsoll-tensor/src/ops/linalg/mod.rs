@@ -1,8 +1,8 @@
 //! Linear algebra: norms, factorizations, systems of equations and determinants. Like `torch.linalg`.
 //!
 //! Functions work on the last two dimensions of `float32` and `float64` tensors; the dimensions before them are a batch. Derivatives are
-//! PyTorch's formulas, and can be differentiated again. A matrix that has no result (singular, not positive-definite) is an
-//! [`Error::LinAlg`](crate::Error::LinAlg) with its place in the batch.
+//! PyTorch's formulas, and can be differentiated again. If a matrix has no result (it is singular, or not
+//! positive-definite), the error is [`Error::LinAlg`](crate::Error::LinAlg), which names its place in the batch.
 //!
 //! Norms run on every device. Factorizations have kernels for the CPU; a GPU rejects them by name: move the tensor with
 //! [`to_device`](crate::Tensor::to_device), and the result back.

@@ -16,7 +16,7 @@ use crate::ops::{scratch_bytes, want_same};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
-/// The operations per element of a factorization and of its right sides.
+/// The operations per element of a factorization and of its right-hand sides.
 fn flops(count: usize, n: usize, k: usize) -> u64 {
     let (count, n, k) = (count as u64, n as u64, k as u64);
     count * (2 * n * n * n / 3 + 2 * n * n * k)

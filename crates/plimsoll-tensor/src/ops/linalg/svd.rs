@@ -97,7 +97,7 @@ impl Operator for Svd {
     }
 }
 
-/// The gradient if singular vectors have one. As PyTorch's `svd_backward`.
+/// The gradient, if singular vectors have gradients. Like PyTorch's `svd_backward`.
 #[track_caller]
 fn of_vectors(
     (s, u, vt): (&Tensor, &Tensor, &Tensor),

@@ -92,11 +92,11 @@ pub(super) fn substitute(a: &Tensor, b: &Tensor, triangle: Triangle) -> Result<T
 /// The options of [`solve_triangular`]. By default the matrix is a lower triangle on the left side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TriangularOptions {
-    /// The upper triangle is read, and not the lower one.
+    /// Reads the upper triangle instead of the lower one.
     pub upper: bool,
     /// Solves `a x = b`; otherwise `x a = b`.
     pub left: bool,
-    /// The diagonal is taken to be 1, and not read.
+    /// Assumes that the diagonal is 1, and does not read it.
     pub unitriangular: bool,
 }
 

@@ -172,7 +172,7 @@ pub(super) fn of_line(
     }
 }
 
-/// Whether a block is a single number made by an addition.
+/// Whether a block holds a single number that is the result of an addition.
 pub(super) fn is_sum(snapshot: &Snapshot, life: &Life, origin: Origin) -> bool {
     let is_addition = |name: Name| name.of(snapshot).starts_with("add_");
     life.bytes <= 512 && origin.activity <= Activity::Forward && origin.operator.is_some_and(is_addition)

@@ -25,13 +25,13 @@ pub(super) struct Rows {
     pub(super) operator: Option<Option<Name>>,
     /// The stack of the first block that outlives the step of its allocation.
     pub(super) stack: Option<StackId>,
-    /// The number of blocks that outlive the step of their allocation; the number of these that are single numbers made
-    /// by an addition; and how many of those the next step frees.
+    /// The number of blocks that outlive the step of their allocation; how many of these hold a single number that is
+    /// the result of an addition; and how many of those the next step frees.
     pub(super) blocks: usize,
     pub(super) sums: usize,
     pub(super) sums_replaced: usize,
-    /// For recordings in which no C++ frame shows additions: the same counts for all single numbers, the index of the
-    /// first one, and how many of them a user's line requested directly.
+    /// For recordings in which no C++ frame shows additions: the same counts for all blocks that hold a single number,
+    /// the index of the first one, and how many of them a user's line requested directly.
     pub(super) numbers: usize,
     pub(super) numbers_replaced: usize,
     pub(super) first_number: Option<usize>,

@@ -1,6 +1,6 @@
 //! Finds steps by repetition: one line makes requests again and again, at regular intervals.
 //!
-//! The loop over a model's layers also repeats. So a line counts only if it is outside all calls of modules. Without
+//! The loop over a model's layers also repeats. So a line counts only if it is outside all calls to modules. Without
 //! stacks, requests are distinguished by size. A size counts only if most of the bytes requested between two requests
 //! of that size are freed before the second: a forward pass that keeps its layers' outputs is not a series of steps.
 

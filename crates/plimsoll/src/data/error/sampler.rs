@@ -56,7 +56,7 @@ pub enum SamplerError {
 
     /// A saved position belongs to another loader.
     #[error(
-        "the saved position is from a loader with another {what}: {saved}, not {ours}; resume with the same data, \
+        "the saved position is from a loader with a different {what}: {saved}, not {ours}; resume with the same data, \
          batch size and sampler"
     )]
     OtherLoader {

@@ -9,7 +9,7 @@
 //! | `stack` | the code that the three share: layers, directions, dropout between layers, states |
 //! | `cells` | [`RNNCell`], [`LSTMCell`] and [`GRUCell`] |
 //!
-//! Each layer and direction is one call of [`Tensor::recurrent`].
+//! Each layer and direction is one call to [`Tensor::recurrent`].
 
 mod cells;
 mod direction;

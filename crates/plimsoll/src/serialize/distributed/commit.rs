@@ -130,7 +130,7 @@ impl Commit<'_> {
             let path = folder.join(file);
             let found = SafetensorsFile::open_alone(&path).map_err(|error| error.to_string())?;
             if found.sealed() != sealed {
-                return Err(format!("{}: rank 0 sees another file than was written", path.display()));
+                return Err(format!("{}: rank 0 sees a different file from the written one", path.display()));
             }
         }
         let failed = |path: &Path| {

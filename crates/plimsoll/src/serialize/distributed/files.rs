@@ -156,7 +156,7 @@ impl DistributedFiles {
                     parts: Vec::new(),
                 });
                 if whole.format != format || whole.shape.get(1..) != shape.get(1..) {
-                    return Err(wrong(format!("`{name}` has another type or shape than in other files")));
+                    return Err(wrong(format!("`{name}` has a different type or shape in other files")));
                 }
                 // Replicas have the same rows.
                 if whole.parts.iter().all(|part| part.rows != rows) {

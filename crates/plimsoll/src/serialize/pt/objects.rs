@@ -94,7 +94,7 @@ impl From<Malformed> for Refusal {
                 format!("the operation {name} ({byte:#04x}), which no state dict needs; nothing was run")
             }
             Malformed::Broken(how) => how.to_owned(),
-            Malformed::LongText { most } => format!("more than {most} bytes in one text"),
+            Malformed::LongText { most } => format!("more than {most} bytes in one string"),
         })
     }
 }
@@ -123,7 +123,7 @@ impl Builder for Objects {
     }
 
     fn text(&mut self, bytes: &[u8]) -> Result<Value, Refusal> {
-        let text = std::str::from_utf8(bytes).map_err(|_| "a text that is not UTF-8")?;
+        let text = std::str::from_utf8(bytes).map_err(|_| "a string that is not UTF-8")?;
         self.texts.push(text.into());
         Ok(Value::Text(self.texts.len() - 1))
     }
