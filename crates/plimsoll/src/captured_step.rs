@@ -4,7 +4,7 @@
 //! for each shape of the inputs, and the optimizers, whose step numbers and options change from replay to replay.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use plimsoll_tensor::label::{self, Category, Span};
 use plimsoll_tensor::{
@@ -71,10 +71,13 @@ pub struct CapturedStep {
 }
 
 /// Inputs of the same shape, type and layout, and the state of the step for them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shape {
     inputs: Vec<Form>,
     runs: u64,
+    /// Which parameters had gradients before the recorded run, or else the captured one; `None` if that does not matter,
+    /// or is not known yet: Note [Gradients of the run before].
+    had_gradients: Option<Vec<bool>>,
     recorded: Option<Recorded>,
     captured: Option<Captured>,
 }
@@ -102,8 +105,9 @@ enum Place {
 
 // Note [Gradients of the run before]. A step that clears gradients itself drops those of the run before and makes new ones. In a
 // capture, both would be alive until the step clears them, one set outside the arena or where another shape has left it. So the
-// gradients are dropped before the capture, if the recorded run shows that the step drops them. Gradients to which a step adds
-// stay where they are, and no graph of another shape overwrites them.
+// gradients are dropped before the capture, if the recorded run shows that the step drops them. If it does not, it matters which
+// gradients are there: the step makes new ones, or adds to those. So there is a graph for each case, and a graph that adds to
+// gradients is captured again if they are other tensors now. No graph of another shape overwrites them.
 
 /// The properties of an input that must match for a graph to accept it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,8 +124,17 @@ struct Captured {
     /// The tensors that a replay reads its inputs from.
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
-    /// Each parameter, with the gradient that a replay writes.
-    gradients: Vec<(Tensor, Option<Tensor>)>,
+    gradients: Vec<Gradient>,
+}
+
+/// A parameter's gradient in a captured step.
+#[derive(Debug)]
+struct Gradient {
+    parameter: Tensor,
+    /// The gradient that a replay writes.
+    written: Option<Tensor>,
+    /// Whether it was there before, so that the step adds to it or leaves it.
+    was_there: bool,
 }
 
 /// The optimizers of a step.
@@ -185,13 +198,16 @@ impl CapturedStep {
     ) -> Result<Vec<Tensor>> {
         let here = inputs.iter().map(|input| input.to_device(&self.device));
         let inputs: Vec<Tensor> = here.collect::<Result<_>>()?;
-        let at = match self.place(&inputs) {
+        let at = match self.place(&inputs, &has_gradients(optimizers)) {
             Place::Captured(at) => at,
             Place::Recorded(at) => {
                 let pool = self.state_pool()?;
+                let had = has_gradients(optimizers);
                 let run = || self.recorded(&inputs, optimizers, &mut step);
                 let (outputs, recorded) = with_state_pool(&pool, run)?;
-                self.shapes[at].recorded = Some(recorded);
+                let shape = &mut self.shapes[at];
+                shape.had_gradients = Some(had).filter(|_| !recorded.replaces_gradients);
+                shape.recorded = Some(recorded);
                 return Ok(outputs);
             }
             Place::Usual if self.device.captures() => {
@@ -200,13 +216,17 @@ impl CapturedStep {
             }
             Place::Usual => return Ok(detached(&step(&inputs, optimizers)?)),
         };
-        if let Some(captured) = &mut self.shapes[at].captured {
+        let shape = &mut self.shapes[at];
+        if let Some(captured) =
+            shape.captured.as_mut().filter(|it| shape.had_gradients.is_none() || it.adds_to_these())
+        {
             match captured.replay(&inputs, optimizers) {
                 // The optimizer's new options need other kernels.
-                Err(Error::Captured { .. }) => self.shapes[at].captured = None,
+                Err(Error::Captured { .. }) => {}
                 done => return done,
             }
         }
+        shape.captured = None;
         let captured = self.capture(at, &inputs, optimizers, &mut step)?;
         self.captures += 1;
         self.shapes[at].captured.insert(captured).replay(&inputs, optimizers)
@@ -232,17 +252,21 @@ impl CapturedStep {
         optimizers: Optimizers<'_, '_>,
         step: &mut impl FnMut(&[Tensor], Optimizers<'_, '_>) -> Result<Vec<Tensor>>,
     ) -> Result<(Vec<Tensor>, Recorded)> {
-        let (mut before, dropped) = (0, Arc::new(AtomicUsize::new(0)));
-        for gradient in parameters(optimizers).iter().filter_map(Tensor::grad) {
-            before += 1;
-            let dropped = Arc::clone(&dropped);
-            gradient.register_free_hook(move |_| {
-                dropped.fetch_add(1, Relaxed);
-            });
-        }
+        // A handle would keep the gradient alive.
+        let watched = |parameter: Tensor| {
+            let (gradient, is_freed) = (parameter.grad()?, Arc::new(AtomicBool::new(false)));
+            let freed = Arc::clone(&is_freed);
+            gradient.register_free_hook(move |_| freed.store(true, Relaxed));
+            Some((parameter, gradient.storage_ptr(), is_freed))
+        };
+        let before: Vec<_> = parameters(optimizers).into_iter().filter_map(watched).collect();
         let run = || Ok(detached(&step(inputs, optimizers)?));
         let (outputs, plan) = MemoryPlan::record(&self.device, run)?;
-        let replaces_gradients = before > 0 && before == dropped.load(Relaxed);
+        let is_replaced = |(parameter, address, is_freed): &(Tensor, u64, Arc<AtomicBool>)| {
+            let is_same = |now: Tensor| now.storage_ptr() == *address;
+            is_freed.load(Relaxed) || !parameter.grad().is_some_and(is_same)
+        };
+        let replaces_gradients = !before.is_empty() && before.iter().all(is_replaced);
         Ok((outputs, Recorded { plan, replaces_gradients }))
     }
 
@@ -253,11 +277,12 @@ impl CapturedStep {
         }
     }
 
-    /// The memory pool for a graph of this shape.
-    fn pool(&mut self, at: usize) -> Result<GraphPool> {
+    /// The memory pool for a graph of this shape. `keeps` says that there are gradients to which the step adds, perhaps in the arena:
+    /// it is not replaced then.
+    fn pool(&mut self, at: usize, keeps: bool) -> Result<GraphPool> {
         let plan = self.shapes[at].recorded.as_ref().map(|recorded| &recorded.plan);
         let arena_bytes = plan.map_or(0, |plan| plan.report().arena_bytes);
-        if let Some(pool) = self.pool.as_ref().filter(|pool| arena_bytes <= pool.arena_bytes()) {
+        if let Some(pool) = self.pool.as_ref().filter(|pool| keeps || arena_bytes <= pool.arena_bytes()) {
             for shape in &self.shapes {
                 shape.captured.iter().for_each(|captured| captured.release(pool));
             }
@@ -274,8 +299,8 @@ impl CapturedStep {
         Ok(self.pool.insert(pool).clone())
     }
 
-    /// How a step with these inputs runs.
-    fn place(&mut self, inputs: &[Tensor]) -> Place {
+    /// How a step with these inputs and gradients runs.
+    fn place(&mut self, inputs: &[Tensor], has_gradients: &[bool]) -> Place {
         if !self.device.captures() {
             return Place::Usual;
         }
@@ -285,12 +310,17 @@ impl CapturedStep {
             dtype: input.dtype(),
         };
         let forms: Vec<Form> = inputs.iter().map(form).collect();
-        let known = self.shapes.iter().position(|shape| shape.inputs == forms);
-        let at = match known {
-            Some(at) => at,
+        let suits = |shape: &Shape| shape.had_gradients.as_ref().is_none_or(|had| had == has_gradients);
+        let mut of_form =
+            self.shapes.iter().enumerate().filter(|(_, shape)| shape.inputs == forms).peekable();
+        // With other gradients than in the runs before, one more run is recorded, if runs are recorded after others at all.
+        let runs = of_form.peek().map_or(0, |_| self.warm_up.saturating_sub(1).max(1));
+        let at = match of_form.find(|(_, shape)| suits(shape)) {
+            Some((at, _)) => at,
             None if self.shapes.len() >= self.most_graphs => return Place::Usual,
             None => {
-                self.shapes.push(Shape { inputs: forms, runs: 0, recorded: None, captured: None });
+                let shape = Shape { inputs: forms, runs, ..Shape::default() };
+                self.shapes.push(shape);
                 self.shapes.len() - 1
             }
         };
@@ -314,7 +344,11 @@ impl CapturedStep {
         if self.shapes[at].recorded.as_ref().is_some_and(|recorded| recorded.replaces_gradients) {
             parameters.iter().for_each(Tensor::clear_grad);
         }
-        let pool = self.pool(at)?;
+        let had = has_gradients(optimizers);
+        if self.shapes[at].recorded.is_none() {
+            self.shapes[at].had_gradients = Some(had.clone());
+        }
+        let pool = self.pool(at, had.contains(&true))?;
         let inputs: Vec<Tensor> = inputs.iter().map(room_for).collect::<Result<_>>()?;
         let before = steps(optimizers);
         let run = || Ok(detached(&step(&inputs, optimizers)?));
@@ -324,8 +358,11 @@ impl CapturedStep {
         };
         // Nothing has run yet: a replay counts its own steps.
         set_steps(optimizers, &before);
-        let gradient = |parameter: &Tensor| (parameter.clone(), parameter.grad());
-        let gradients = parameters.iter().map(gradient).collect();
+        let gradient = |(parameter, was_there): (&Tensor, bool)| {
+            let written = parameter.grad();
+            Gradient { parameter: parameter.clone(), written, was_there }
+        };
+        let gradients = parameters.iter().zip(had).map(gradient).collect();
         let checked = captured.and_then(|(graph, outputs)| {
             let mut captured = Captured { graph, inputs, outputs, gradients };
             captured.take_steps(optimizers).map(|()| captured)
@@ -346,9 +383,19 @@ impl Shape {
 }
 
 impl Captured {
+    /// Whether the gradients that were there before the capture are the present ones.
+    fn adds_to_these(&self) -> bool {
+        self.gradients.iter().filter(|gradient| gradient.was_there).all(
+            |Gradient { parameter, written, .. }| {
+                let (written, now) = (written.as_ref(), parameter.grad());
+                written.zip(now.as_ref()).is_some_and(|(written, now)| written.shares_storage(now))
+            },
+        )
+    }
+
     /// Lets later captures overwrite what only this graph keeps. Its next replay writes it again.
     fn release(&self, pool: &GraphPool) {
-        let gradients = self.gradients.iter().filter_map(|(_, gradient)| gradient.as_ref());
+        let gradients = self.gradients.iter().filter_map(|gradient| gradient.written.as_ref());
         let is_unused = |tensor: &&Tensor| {
             let StorageUses { handles, views, saved, .. } = tensor.storage_uses();
             (handles, views, saved) == (1, 0, 0)
@@ -366,7 +413,9 @@ impl Captured {
             set_steps(optimizers, &before);
         }
         done?;
-        self.gradients.iter().try_for_each(|(parameter, gradient)| parameter.set_grad(gradient.clone()))?;
+        for Gradient { parameter, written, .. } in &self.gradients {
+            parameter.set_grad(written.clone())?;
+        }
         Ok(self.outputs.clone())
     }
 
@@ -395,6 +444,10 @@ fn detached(outputs: &[Tensor]) -> Vec<Tensor> {
 
 fn parameters(optimizers: &[&mut dyn Optimizer]) -> Vec<Tensor> {
     optimizers.iter().flat_map(|optimizer| optimizer.parameters()).collect()
+}
+
+fn has_gradients(optimizers: &[&mut dyn Optimizer]) -> Vec<bool> {
+    parameters(optimizers).iter().map(|parameter| parameter.grad().is_some()).collect()
 }
 
 fn steps(optimizers: &[&mut dyn Optimizer]) -> Vec<Vec<u64>> {
