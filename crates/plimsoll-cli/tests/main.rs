@@ -51,6 +51,7 @@ mod top;
 mod top_pytorch;
 mod torch;
 mod train;
+mod train_async;
 mod train_cuda;
 mod train_fit;
 mod train_gpt;

@@ -264,22 +264,25 @@ fn ctrl_c_and_sigterm_save_and_end_cleanly() {
 #[test]
 fn whenever_a_run_is_killed_it_can_be_resumed_to_the_bit() {
     let folder = Folder::new("gpt-kill");
-    let (saved, whole) = (folder.file("saved"), folder.file("whole"));
-    let mut child = endless(&saved, &["--save", &saved]);
-    for wait in [3, 40, 90] {
-        std::thread::sleep(Duration::from_millis(wait));
+    for (name, more) in [("now", &[][..]), ("async", &["--save-async"])] {
+        let [saved, whole] = [name.to_owned(), format!("{name}-whole")].map(|name| folder.file(&name));
+        let mut child = endless(&saved, &[&["--save", &saved], more].concat());
+        for wait in [3, 40, 90] {
+            std::thread::sleep(Duration::from_millis(wait));
+            child.kill().expect("it runs");
+            child.wait().expect("an end");
+            child = endless(&saved, &[&["--resume", &saved], more].concat());
+        }
         child.kill().expect("it runs");
         child.wait().expect("an end");
-        child = endless(&saved, &["--resume", &saved]);
+        let look = gpt(&["--resume", &saved, "--steps", "1", "--json"]);
+        assert_eq!(look.status.code(), Some(0), "{}", stderr(&look));
+        let steps = (json(&look)["steps"].as_u64().expect("steps") + 2).to_string();
+        result(&["--resume", &saved, "--steps", &steps]);
+        result(&["--save", &whole, "--steps", &steps]);
+        let weights = |path: &str| fs::read(Path::new(path).join("model.safetensors")).expect("weights");
+        assert!(weights(&saved) == weights(&whole), "{name}: after {steps} steps");
     }
-    child.kill().expect("it runs");
-    child.wait().expect("an end");
-    let look = gpt(&["--resume", &saved, "--steps", "1", "--json"]);
-    assert_eq!(look.status.code(), Some(0), "{}", stderr(&look));
-    let steps = (json(&look)["steps"].as_u64().expect("steps") + 2).to_string();
-    result(&["--resume", &saved, "--steps", &steps]);
-    result(&["--save", &whole, "--steps", &steps]);
-    assert!(weights(&folder, "saved") == weights(&folder, "whole"), "after {steps} steps");
 }
 
 #[test]

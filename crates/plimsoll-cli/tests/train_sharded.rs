@@ -160,14 +160,14 @@ fn a_checkpoint_is_consolidated_into_a_file_that_is_not_there() {
 }
 
 /// Kills one of two constantly saving ranks `times` times, and resumes each time.
-fn kill_and_resume(times: u64, name: &str) {
+fn kill_and_resume(times: u64, name: &str, more: &[&str]) {
     let folder = Folder::new(name);
     let run = folder.file("run");
     result(&[&SHARD[..], &["--steps", "1", "--save", &run]].concat());
     let newest = || fs::read_link(format!("{run}/latest")).expect("a checkpoint");
     for round in 0..times {
         let (start, before) = (Instant::now(), newest());
-        let mut ranks = small_gpt::endless(2, "4", SHARD[1], &["--resume", &run]);
+        let mut ranks = small_gpt::endless(2, "4", SHARD[1], &[&["--resume", &run], more].concat());
         while newest() == before {
             assert!(start.elapsed() < Duration::from_secs(60), "round {round}: nothing is saved");
             std::thread::sleep(Duration::from_millis(1));
@@ -187,13 +187,20 @@ fn kill_and_resume(times: u64, name: &str) {
 
 #[test]
 fn a_rank_that_is_killed_while_saving_costs_no_checkpoint() {
-    kill_and_resume(4, "sharded-kill");
+    kill_and_resume(4, "sharded-kill", &[]);
+    kill_and_resume(4, "sharded-kill-async", &["--save-async"]);
 }
 
 #[test]
 #[ignore = "takes half an hour"]
 fn a_thousand_killed_ranks_cost_no_checkpoint() {
-    kill_and_resume(1000, "sharded-kills");
+    kill_and_resume(1000, "sharded-kills", &[]);
+}
+
+#[test]
+#[ignore = "takes half an hour"]
+fn a_thousand_killed_ranks_cost_no_checkpoint_of_a_thread() {
+    kill_and_resume(1000, "sharded-kills-async", &["--save-async"]);
 }
 
 #[test]

@@ -73,6 +73,26 @@ impl Communicator {
         Ok(Communicator { group, turn, latest, ..Communicator::new(part) })
     }
 
+    /// The same ranks, over connections of their own: its collectives may run at the same time as those of this group, on
+    /// another thread. All ranks must call this. Like `MPI_Comm_dup`.
+    ///
+    /// ```
+    /// use plimsoll_dist::Communicator;
+    /// let alone = Communicator::threads(1).remove(0);
+    /// assert_eq!(alone.duplicate()?.size(), 1);
+    /// # Ok::<(), plimsoll_dist::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a rank cannot connect, is lost, late, or in another collective, or the transport has no second connections.
+    pub fn duplicate(&self) -> Result<Communicator> {
+        let call = self.begin(Op::AllGather, 16 * self.size(), Content::from("addresses"));
+        let ranks: Vec<usize> = (0..self.size()).collect();
+        let transport = self.transport.connect_again(&ranks, &call.call)?;
+        let (record, calls, turn, latest) = Default::default();
+        Ok(Communicator { transport, record, group: self.group.clone(), calls, turn, latest })
+    }
+
     /// The name of the group; empty for all ranks.
     pub fn name(&self) -> &str {
         &self.group

@@ -11,6 +11,7 @@
 //! | `environment.rs` | the rank of this process, from the variables of its launcher: [`Environment`] |
 //! | `store/` | PyTorch's TCPStore: [`store::Server`] and [`store::Client`] |
 //! | `monitor.rs` | checks whether all ranks are alive: [`Health`] |
+//! | `links.rs` | connections between pairs of ranks |
 //! | `transport/` | sends bytes from rank to rank: [`Transport`] |
 //! | `communicator.rs` | collectives of bytes: [`Communicator`] |
 //! | `world.rs` | all ranks of a job, connected: [`World`] |
@@ -23,6 +24,7 @@
 mod communicator;
 mod environment;
 mod error;
+mod links;
 mod monitor;
 mod nodelist;
 mod record;

@@ -1,8 +1,8 @@
 //! All ranks of a job, connected. They find each other through the store, exchange bytes over sockets, and learn from the monitor
 //! whether all are still alive.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 use crate::communicator::Communicator;
 use crate::environment::{Environment, StoreHost};
 use crate::error::{Error, Result};
+use crate::links::{Links, Use, Wanted, done};
 use crate::monitor::{Health, Member, Monitor};
 use crate::record::fnv;
 use crate::store::{Client, Server};
 use crate::transport::Sockets;
 
-/// The first value that a connecting rank sends.
-const MAGIC: u64 = u64::from_le_bytes(*b"PLIMSOLL");
 /// How long the store may take to record a failure.
 const BOARD: Duration = Duration::from_secs(1);
 /// How long rank 0 keeps its store open for ranks that finish later.
@@ -118,15 +117,21 @@ impl World {
             return Err(Error::Options { rank: other, theirs, own_rank: rank, ours });
         }
         let token = fnv(0, environment.run.as_bytes());
-        let links =
-            Links { rank, size, token, until, timeout: options.timeout, listener }.connect(&others)?;
+        let links = Links { rank, size, token, until, timeout: options.timeout, listener };
+        let (mut data, mut neighbours): (Vec<_>, _) = ((0..size).map(|_| None).collect(), Vec::new());
+        for (other, purpose, stream) in links.connect(&wanted(rank, &others))? {
+            match purpose {
+                Use::Data => data[other] = Some(stream),
+                Use::Monitor => neighbours.push((other, stream)),
+            }
+        }
         let members: Vec<Member> = others.into_iter().map(|other| other.member).collect();
         // If the store's host hangs, this rank must still be able to report a failure, so it waits at most `BOARD`.
         let board = connect()?.answer_within(BOARD)?;
         let store_rank = (environment.store_host == StoreHost::FirstRank).then_some(0);
         let health = Arc::new(Health::new(rank, members, (board, key("failed")), store_rank));
-        let monitor = Monitor::start(&health, links.neighbours, connect()?, &key("failed"), store_rank)?;
-        let sockets = Sockets::new(rank, links.data, Arc::clone(&health), options.collective_timeout);
+        let monitor = Monitor::start(&health, neighbours, connect()?, &key("failed"), store_rank)?;
+        let sockets = Sockets::new(rank, data, Arc::clone(&health), options.collective_timeout);
         let communicator = Arc::new(Communicator::new(done(sockets)?));
         Ok(World { environment, communicator, health, monitor, store: Mutex::new(store), server })
     }
@@ -230,92 +235,16 @@ fn introductions(
     if missing.is_empty() { Ok(found) } else { Err(Error::Missing { missing, seconds: timeout.as_secs() }) }
 }
 
-/// This rank's connections.
-struct Linked {
-    data: Vec<Option<TcpStream>>,
-    neighbours: Vec<(usize, TcpStream)>,
-}
-
-/// Sets up the connections: for each pair of ranks, the higher one connects and the lower one accepts.
-struct Links {
-    rank: usize,
-    size: usize,
-    token: u64,
-    until: Instant,
-    /// How long the ranks will wait for each other; this ends at `until`.
-    timeout: Duration,
-    listener: TcpListener,
-}
-
-/// The purpose of a connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
-    Data = 0,
-    Monitor = 1,
-}
-
-impl Links {
-    fn connect(self, others: &[Introduction]) -> Result<Linked> {
-        let Links { rank, size, .. } = self;
-        let mut data: Vec<Option<TcpStream>> = (0..size).map(|_| None).collect();
-        let mut neighbours = Vec::new();
-        let is_neighbour =
-            |other: usize| other != rank && ((rank + 1) % size == other || (other + 1) % size == rank);
-        for (other, introduction) in others.iter().enumerate().take(rank) {
-            data[other] = Some(self.connect_to(other, &introduction.address, Use::Data)?);
-            if is_neighbour(other) {
-                neighbours.push((other, self.connect_to(other, &introduction.address, Use::Monitor)?));
-            }
-        }
-        done(self.listener.set_nonblocking(true))?;
-        loop {
-            let is_watched =
-                |other| !is_neighbour(other) || neighbours.iter().any(|(known, _)| *known == other);
-            let is_missing = |other: &usize| data[*other].is_none() || !is_watched(*other);
-            let missing: Vec<usize> = (rank + 1..size).filter(is_missing).collect();
-            if missing.is_empty() {
-                return Ok(Linked { data, neighbours });
-            }
-            match self.accept()? {
-                Some((other, Use::Data, stream)) => data[other] = Some(stream),
-                Some((other, Use::Monitor, stream)) => neighbours.push((other, stream)),
-                None if Instant::now() < self.until => thread::sleep(Duration::from_millis(1)),
-                None => return Err(Error::Missing { missing, seconds: self.timeout.as_secs() }),
-            }
+/// The connections of this rank: one to each other rank, and one more to each of its two neighbours.
+fn wanted(rank: usize, all: &[Introduction]) -> Vec<Wanted> {
+    let (size, mut wanted) = (all.len(), Vec::new());
+    for (other, it) in all.iter().enumerate().filter(|(other, _)| *other != rank) {
+        wanted.push((other, it.address.clone(), Use::Data));
+        if (rank + 1) % size == other || (other + 1) % size == rank {
+            wanted.push((other, it.address.clone(), Use::Monitor));
         }
     }
-
-    fn connect_to(&self, other: usize, address: &str, purpose: Use) -> Result<TcpStream> {
-        let failed = |why: io::Error| {
-            Error::Environment(format!("cannot connect to rank {other} at {address}: {why}"))
-        };
-        let mut stream = TcpStream::connect(address).map_err(failed)?;
-        let hello = [MAGIC, purpose as u64, self.rank as u64, self.token].map(u64::to_le_bytes);
-        stream.write_all(hello.as_flattened()).map_err(failed)?;
-        Ok(stream)
-    }
-
-    /// Accepts a connection from a higher rank of this run, and closes any other.
-    fn accept(&self) -> Result<Option<(usize, Use, TcpStream)>> {
-        let mut stream = match self.listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(why) if why.kind() == ErrorKind::WouldBlock => return Ok(None),
-            Err(why) => return done(Err(why)),
-        };
-        done(stream.set_nonblocking(false))?;
-        done(stream.set_read_timeout(Some(Duration::from_secs(5))))?;
-        let mut hello = [[0u8; 8]; 4];
-        if stream.read_exact(hello.as_flattened_mut()).is_err() {
-            return Ok(None);
-        }
-        let [magic, purpose, other, token] = hello.map(u64::from_le_bytes);
-        if magic != MAGIC || token != self.token {
-            return Ok(None);
-        }
-        let purpose = if purpose == Use::Data as u64 { Use::Data } else { Use::Monitor };
-        let other = usize::try_from(other).ok().filter(|other| (self.rank + 1..self.size).contains(other));
-        Ok(other.map(|other| (other, purpose, stream)))
-    }
+    wanted
 }
 
 /// Listens at the address that was given to the ranks. If this host cannot bind it, listens on all of its addresses.
@@ -328,10 +257,6 @@ fn host(address: &str, port: u16) -> Result<Server> {
         address: format!("{address}:{port}"),
         why: format!("rank 0 cannot listen there: {why}; set MASTER_PORT to a free port of rank 0's host"),
     })
-}
-
-fn done<T>(outcome: io::Result<T>) -> Result<T> {
-    outcome.map_err(|why| Error::Environment(format!("cannot use this host's network: {why}")))
 }
 
 fn host_name() -> String {

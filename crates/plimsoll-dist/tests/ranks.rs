@@ -1,6 +1,6 @@
 //! Collectives over threads and over sockets move the same bytes, for several numbers of ranks.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -98,6 +98,38 @@ fn collectives_have_the_same_bytes_over_sockets() {
             [0, 1, 7, 20_000, 6_000_000].into_iter().try_for_each(|part| check(ranks, part))
         };
         on_sockets(size, all).into_iter().collect::<Result<Vec<_>, _>>().expect("no error");
+    }
+}
+
+#[test]
+fn a_duplicate_is_used_by_another_thread_at_the_same_time() {
+    // Rank 0 calls the group's collective first, the others that of the duplicate: on the same connections, each would
+    // wait for the other.
+    let both = |ranks: &Communicator| {
+        let [again, others] = [ranks.duplicate()?, ranks.new_group(&[ranks.rank()], "own")?.duplicate()?];
+        assert_eq!((again.rank(), again.size(), others.size()), (ranks.rank(), ranks.size(), 1));
+        thread::scope(|scope| {
+            let (gate, opened) = mpsc::channel();
+            let beside = scope.spawn(move || {
+                let waits = ranks.rank() == 0;
+                if waits {
+                    opened.recv().expect("the other thread sends");
+                }
+                check(&again, 70_000).map(drop)
+            });
+            if ranks.rank() > 0 {
+                thread::sleep(Duration::from_millis(30));
+            }
+            check(ranks, 7)?;
+            // The other thread has ended already, unless this is rank 0.
+            let _ = gate.send(());
+            beside.join().expect("no panic")
+        })
+    };
+    for size in 2..=4 {
+        for errors in [on_threads(size, both), on_sockets(size, both)] {
+            errors.into_iter().collect::<Result<Vec<_>, _>>().expect("no error");
+        }
     }
 }
 

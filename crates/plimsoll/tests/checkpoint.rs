@@ -9,9 +9,10 @@ use std::time::Duration;
 use plimsoll::data::{DataLoader, Digits};
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::lr_scheduler::{CosineAnnealingLr, Scheduler};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
-use plimsoll::serialize::{Checkpoint, SerializeError};
-use plimsoll::{CpuConfig, Device, Tensor};
+use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
+use plimsoll::serialize::{AsyncSave, Checkpoint, SerializeError};
+use plimsoll::testing::LateConfig;
+use plimsoll::{CpuConfig, Device, Tensor, pinned};
 
 use crate::world::cnn;
 
@@ -226,4 +227,62 @@ fn without_room_on_the_disk_the_old_checkpoint_stays() {
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "the partial file is removed");
     let missing = Training::new(1).save(&folder.0.join("none/last.ckpt")).unwrap_err().to_string();
     assert!(missing.contains("none/last.ckpt was not saved: No such file"), "{missing}");
+}
+
+/// Takes one step.
+fn step(model: &Linear, sgd: &mut Sgd) -> Checkpoint {
+    sgd.zero_grad();
+    let x = Tensor::ones(&[1, 64], model.weight().device()).unwrap();
+    model.forward(&x).unwrap().sum().unwrap().backward().unwrap();
+    sgd.step().unwrap();
+    Checkpoint::default().model(model).optimizer(sgd)
+}
+
+#[test]
+fn an_asynchronous_save_has_the_values_of_the_moment_of_the_call() {
+    let folder = Folder::new("async");
+    let [now, later] = ["now", "later"].map(|name| folder.0.join(name));
+    // A late device computes after the host has gone on, like a GPU.
+    for device in [Device::cpu(), Device::late(LateConfig::default())] {
+        let build = || {
+            let model = Linear::new(&Scope::new(&device, 1), 64, 32).unwrap();
+            let options = SgdOptions { lr: 0.5, momentum: 0.9, ..SgdOptions::default() };
+            let sgd = Sgd::new(model.parameters(), options);
+            (model, sgd)
+        };
+        let (model, mut sgd) = build();
+        step(&model, &mut sgd).save(&now).unwrap();
+        let (model, mut sgd) = build();
+        let (mut saving, pinned) =
+            (AsyncSave::default(), || pinned::host_memory_stats()["active_requests.allocated"]);
+        let before = pinned();
+        step(&model, &mut sgd).save_async(&later, &mut saving).unwrap();
+        assert!(pinned() >= before + 4, "two parameters and their momentum");
+        (0..3).for_each(|_| drop(step(&model, &mut sgd)));
+        assert_eq!(saving.wait().unwrap(), Some(later.clone()));
+        assert!(fs::read(&now).unwrap() == fs::read(&later).unwrap(), "{device}");
+    }
+}
+
+#[test]
+fn an_asynchronous_save_that_fails_is_reported_and_leaves_the_last_one() {
+    let folder = Folder::new("async-error");
+    let model = Linear::new(&Scope::new(&Device::cpu(), 1), 4, 2).unwrap();
+    let (good, bad) = (folder.0.join("good"), folder.0.join("missing/bad"));
+    let save = |epoch: u64, path: &Path, saving: &mut AsyncSave| {
+        Checkpoint::default().model(&model).value("epoch", epoch).save_async(path, saving)
+    };
+    let mut saving = AsyncSave::default();
+    save(1, &good, &mut saving).unwrap();
+    save(2, &bad, &mut saving).unwrap();
+    let error = save(3, &good, &mut saving).unwrap_err();
+    assert!(matches!(error, SerializeError::NotSaved { .. }), "{error}");
+    assert!(saving.wait().unwrap().is_none());
+    assert_eq!(Checkpoint::open(&good).unwrap().get("epoch"), Some(&1.into()));
+    // The last one of several waits for those before it.
+    for epoch in 4..20 {
+        save(epoch, &good, &mut saving).unwrap();
+    }
+    drop(saving);
+    assert_eq!(Checkpoint::open(&good).unwrap().get("epoch"), Some(&19.into()));
 }

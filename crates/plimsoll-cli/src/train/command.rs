@@ -94,15 +94,17 @@ pub(super) fn run(
                 }
                 Err(out_of_memory(job, settings, device, report, file.as_ref()))
             }
-            None => Err(with_checkpoint(error.into(), saves.as_ref())),
+            None => Err(with_checkpoint(error.into(), saves.as_mut())),
         },
         Err(error) => Err(error.into()),
     }
 }
 
 /// If the training ended because of another rank, adds the checkpoint to resume from.
-fn with_checkpoint(mut failure: Failure, saves: Option<&Saves>) -> Failure {
+fn with_checkpoint(mut failure: Failure, saves: Option<&mut Saves>) -> Failure {
     if let (Exit::RankLost, Some(saves)) = (failure.exit, saves) {
+        // A save that only this rank writes may still succeed.
+        let _ = saves.finish();
         let from = saves.last_step().map_or("there is no checkpoint yet".to_owned(), |step| {
             format!("the last checkpoint is of step {step}: --resume {}", saves.folder().display())
         });

@@ -135,6 +135,7 @@ impl<'a> Run<'a> {
             self.progress =
                 Progress { step, epoch: self.progress.epoch + 1, losses, scores, ..Progress::default() };
         }
+        self.finish_save(watch)?;
         watch.end(self.device);
         self.outcome(start)
     }
@@ -269,6 +270,7 @@ impl<'a> Run<'a> {
     /// Saves the run, unless this step is saved already. A failed save does not stop training: [`Saves`] keeps the
     /// error.
     fn save(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
+        self.finish_save(watch)?;
         let Some(saves) = self.saves.as_deref_mut() else { return Ok(()) };
         let last = if self.model.saves_together() { saves.tried_step() } else { saves.last_step() };
         if last == Some(self.progress.step) {
@@ -277,7 +279,16 @@ impl<'a> Run<'a> {
         let tensors = self.model.tensors(self.optimizer.as_ref())?;
         let saved = Saved { tensors, device: self.device, progress: &self.progress };
         if let Some(why) = saves.save(saved)? {
-            watch.note(&format!("step {}: {why}", self.progress.step));
+            watch.note(&why);
+        }
+        Ok(())
+    }
+
+    /// Waits for the save that a thread writes, if there is one. If it failed, [`Saves`] keeps the error.
+    fn finish_save(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
+        let Some(saves) = self.saves.as_deref_mut() else { return Ok(()) };
+        if let Some(why) = saves.finish()? {
+            watch.note(&why);
         }
         Ok(())
     }

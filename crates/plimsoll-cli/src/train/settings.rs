@@ -26,7 +26,7 @@ pub(crate) struct Settings {
     /// Do not train: simulate one rank for each way to share the work among these GPUs, such as 16xH200, and print the
     /// fastest way that fits
     #[arg(long, value_name = "NxGPU", help_heading = "Ranks",
-          conflicts_with_all = ["parallel", "reproducible", "capture", "device", "capacity", "save", "resume", "snapshot", "log", "timeline", "activations", "accumulate"])]
+          conflicts_with_all = ["parallel", "reproducible", "capture", "device", "capacity", "save", "save_async", "resume", "snapshot", "log", "timeline", "activations", "accumulate"])]
     pub(super) plan: Option<Gpus>,
     /// The data type of matrix products and convolutions
     #[arg(long = "dtype", value_enum, value_name = "TYPE", default_value_t = Precision::Float32)]

@@ -10,6 +10,7 @@ mod sockets;
 mod threads;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -72,6 +73,17 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     ) -> Result<()> {
         let _ = (send, receive);
         let why = format!("this transport has no groups of {} of its {} ranks", ranks.len(), self.size());
+        Err(Error::Argument { op: call.op.name(), why })
+    }
+
+    /// Connects `ranks` once more; the list is as in [`Transport::exchange_among`], and each of them must make the same
+    /// `call`. Exchanges on the new connections may run at the same time as those on the old ones. Ranks keep their
+    /// numbers. The default is an error.
+    ///
+    /// # Errors
+    /// If a connection cannot be made; also the same errors as [`Transport::exchange`].
+    fn connect_again(&self, ranks: &[usize], call: &Call) -> Result<Arc<dyn Transport>> {
+        let why = format!("this transport cannot connect {} ranks once more", ranks.len());
         Err(Error::Argument { op: call.op.name(), why })
     }
 

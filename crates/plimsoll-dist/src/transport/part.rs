@@ -62,6 +62,12 @@ impl Transport for Part {
         self.whole.exchange_among(&ranks, call, send, receive)
     }
 
+    fn connect_again(&self, ranks: &[usize], call: &Call) -> Result<Arc<dyn Transport>> {
+        let ranks: Vec<usize> = ranks.iter().map(|rank| self.ranks[*rank]).collect();
+        let whole = self.whole.connect_again(&ranks, call)?;
+        Ok(Arc::new(Part { whole, ..self.clone() }))
+    }
+
     /// Other groups may be waiting for other calls, so all ranks of the whole are asked only whether they are alive.
     fn gave_up(&self, waited: Duration, _: &dyn Fn() -> Option<Call>) -> Option<Error> {
         self.whole.gave_up(waited, &|| None)

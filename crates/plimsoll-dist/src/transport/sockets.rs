@@ -4,8 +4,9 @@
 //! in different collectives. A second thread sends while the calling thread receives. Each rank sends to the next rank first and
 //! receives from the previous one first, so no two ranks wait for each other.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::Transport;
 use crate::error::{Error, Result};
+use crate::links::{Links, Use, done};
 use crate::monitor::Health;
 use crate::record::{Call, Op};
 
@@ -80,6 +82,15 @@ impl Sockets {
             let at = (own + distance) % ranks.len();
             Some((at, ranks[at], self.streams[ranks[at]].as_ref()?))
         })
+    }
+
+    /// All addresses of this host, in the protocol that its connections use.
+    fn any_address(&self) -> IpAddr {
+        let own = self.streams.iter().flatten().find_map(|stream| stream.local_addr().ok());
+        match own {
+            Some(SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+            _ => Ipv4Addr::UNSPECIFIED.into(),
+        }
     }
 
     /// All ranks.
@@ -204,6 +215,32 @@ impl Transport for Sockets {
             let sent = sender.join().unwrap_or_else(|panic| resume_unwind(panic));
             received.and(sent)
         })
+    }
+
+    /// Each rank tells the others its new port. The first of them chooses the number that the connections must begin with.
+    fn connect_again(&self, ranks: &[usize], call: &Call) -> Result<Arc<dyn Transport>> {
+        let listener = done(TcpListener::bind((self.any_address(), 0)))?;
+        let port = done(listener.local_addr())?.port();
+        let token = RandomState::new().build_hasher().finish();
+        let own = [u64::from(port), token].map(u64::to_le_bytes);
+        let mut all = vec![own; ranks.len()];
+        let mut receive: Vec<&mut [u8]> = all.iter_mut().map(|one| one.as_flattened_mut()).collect();
+        self.exchange_among(ranks, call, &vec![own.as_flattened(); ranks.len()], &mut receive)?;
+        let mut wanted = Vec::new();
+        for (at, peer, stream) in self.ahead(ranks) {
+            let port = u64::from_le_bytes(all[at][0]) as u16;
+            let address = SocketAddr::new(done(stream.peer_addr())?.ip(), port);
+            wanted.push((peer, address.to_string(), Use::Data));
+        }
+        let (rank, size, token) = (self.rank, self.streams.len(), u64::from_le_bytes(all[0][1]));
+        let (until, timeout) = (Instant::now() + self.timeout, self.timeout);
+        let links = Links { rank, size, token, until, timeout, listener }.connect(&wanted)?;
+        let mut streams: Vec<Option<TcpStream>> = (0..size).map(|_| None).collect();
+        for (other, _, stream) in links {
+            streams[other] = Some(stream);
+        }
+        let again = Sockets::new(rank, streams, Arc::clone(&self.health), timeout);
+        Ok(Arc::new(done(again)?))
     }
 
     /// A rank whose device does not finish in time does not know which rank is missing, so all waiting ranks tell each

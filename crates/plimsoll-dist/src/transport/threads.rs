@@ -21,8 +21,11 @@ pub struct Threads {
     rank: usize,
     size: usize,
     timeout: Duration,
-    mail: Arc<(Mutex<Mail>, Condvar)>,
+    mail: Shared,
 }
+
+/// The mail of all ranks, which is signalled when it changes.
+type Shared = Arc<(Mutex<Mail>, Condvar)>;
 
 /// The bytes, and the collective call to which they belong.
 type Message = (Call, Vec<u8>);
@@ -34,13 +37,15 @@ struct Mail {
     boxes: BTreeMap<(usize, usize), VecDeque<Message>>,
     /// The ranks that were dropped or closed, in that order.
     gone: Vec<usize>,
+    /// The mail of ranks that were connected once more.
+    others: Vec<Shared>,
 }
 
 impl Threads {
     /// Creates `size` ranks, one for each thread. If a rank does not arrive at a collective within `timeout`, all
     /// others return an error.
     pub fn ranks(size: usize, timeout: Duration) -> Vec<Threads> {
-        let mail: Arc<(Mutex<Mail>, Condvar)> = Arc::default();
+        let mail = Shared::default();
         (0..size).map(|rank| Threads { rank, size, timeout, mail: Arc::clone(&mail) }).collect()
     }
 
@@ -110,6 +115,23 @@ impl Transport for Threads {
         }
         self.mail.1.notify_all();
         others().try_for_each(|(at, peer)| self.receive_from(peer, call, receive[at], until))
+    }
+
+    /// The first of the ranks makes the new mail, and tells the others where it is.
+    fn connect_again(&self, ranks: &[usize], call: &Call) -> Result<Arc<dyn Transport>> {
+        let lock = || self.mail.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = [0; 8];
+        if ranks.first() == Some(&self.rank) {
+            let mut mail = lock();
+            mail.others.push(Shared::default());
+            place = (mail.others.len() as u64 - 1).to_le_bytes();
+        }
+        let mut places = vec![place; ranks.len()];
+        let mut receive: Vec<&mut [u8]> = places.iter_mut().map(|place| &mut place[..]).collect();
+        self.exchange_among(ranks, call, &vec![&place[..]; ranks.len()], &mut receive)?;
+        let mail = Arc::clone(&lock().others[u64::from_le_bytes(places[0]) as usize]);
+        let Threads { rank, size, timeout, .. } = *self;
+        Ok(Arc::new(Threads { rank, size, timeout, mail }))
     }
 
     fn close(&self) {

@@ -38,6 +38,8 @@ pub(super) struct Engine {
     /// How the ranks of this group read each other's memory.
     pub(super) peers: Mutex<Peers>,
     pub(super) shared: Arc<Shared>,
+    /// The same ranks over connections of their own, once a thread has needed them.
+    background: Mutex<Option<Arc<Engine>>>,
 }
 
 /// What all groups of a rank share.
@@ -72,9 +74,32 @@ impl Engine {
         is_simulated: bool,
         shared: Arc<Shared>,
     ) -> Engine {
-        let (hosts, (nccl, simulated, peers)) = (Hosts::of(&ranks), Default::default());
+        let (hosts, (nccl, simulated, peers, background)) = (Hosts::of(&ranks), Default::default());
         let number = MADE.fetch_add(1, Ordering::Relaxed);
-        Engine { number, communicator, ranks, hosts, is_simulated, nccl, simulated, peers, shared }
+        Engine {
+            number,
+            communicator,
+            ranks,
+            hosts,
+            is_simulated,
+            nccl,
+            simulated,
+            peers,
+            shared,
+            background,
+        }
+    }
+
+    /// The engine for the same ranks on another thread. The first call on each rank connects the ranks.
+    pub(super) fn background(&self) -> Result<Arc<Engine>> {
+        let mut background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*background {
+            return Ok(Arc::clone(known));
+        }
+        let failed = |source| Error::Distributed { op: "background", source: Box::new(source) };
+        let again = Arc::new(self.communicator.duplicate().map_err(failed)?);
+        let engine = Engine::of(again, self.ranks.clone(), self.is_simulated, Arc::clone(&self.shared));
+        Ok(Arc::clone(background.insert(Arc::new(engine))))
     }
 
     /// The engine for a group of some of these ranks, in ascending order.

@@ -126,6 +126,28 @@ impl ProcessGroup {
         Ok(ProcessGroup(Arc::new(self.0.part(ranks, name)?)))
     }
 
+    /// The same ranks, over connections of their own: another thread may call its collectives at the same time as this thread
+    /// calls those of this group. All ranks must make the first call, which connects them; later calls return the same
+    /// group. A simulated group returns itself.
+    ///
+    /// ```
+    /// use plimsoll_tensor::ProcessGroup;
+    /// let group = ProcessGroup::threads(1).remove(0);
+    /// let beside = group.background()?;
+    /// std::thread::spawn(move || beside.barrier()).join().unwrap()?;
+    /// group.barrier()?;
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Distributed`].
+    pub fn background(&self) -> Result<ProcessGroup> {
+        if self.0.is_simulated {
+            return Ok(self.clone());
+        }
+        self.0.background().map(ProcessGroup)
+    }
+
     /// The members, by their ranks in the world.
     pub fn ranks(&self) -> &[usize] {
         &self.0.ranks

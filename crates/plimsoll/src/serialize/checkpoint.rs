@@ -11,6 +11,7 @@ use plimsoll_tensor::caller::Entry;
 use plimsoll_tensor::{Device, RngState, Tensor};
 use serde_json::{Map, Value, json};
 
+use super::async_save::AsyncSave;
 use super::distributed::DistributedSource;
 use super::layout;
 use super::safetensors::{CHECKPOINT, SafetensorsFile};
@@ -139,6 +140,30 @@ impl Checkpoint {
         });
         let texts = BTreeMap::from([(CHECKPOINT.to_owned(), rest.to_string())]);
         layout::save_as(self.tensors.iter(), texts, path.as_ref())
+    }
+
+    /// [`Checkpoint::save`] on a thread, while training goes on. Before this returns, the tensors are copied to pinned host
+    /// memory ([`StateDict::stage`]), of which the copies need as many bytes as the file. Waits for the previous save of
+    /// `saving`.
+    ///
+    /// # Errors
+    /// The error of the previous save, or if no pinned memory is available: nothing is then saved. The errors of this save
+    /// are returned by [`AsyncSave::wait`], or by the next save.
+    #[track_caller]
+    pub fn save_async(&self, path: impl AsRef<Path>, saving: &mut AsyncSave) -> Result<(), SerializeError> {
+        let _entry = Entry::here();
+        saving.wait().map(drop)?;
+        let Checkpoint { optimizer_groups, optimizer_steps, generators, values, .. } = self;
+        let staged = Checkpoint {
+            tensors: self.tensors.stage()?,
+            optimizer_groups: optimizer_groups.clone(),
+            optimizer_steps: optimizer_steps.clone(),
+            generators: generators.clone(),
+            values: values.clone(),
+            saved: None,
+        };
+        let path = path.as_ref().to_owned();
+        saving.start(move || staged.save(&path).map(|()| path))
     }
 
     /// Opens a checkpoint; tensors are read when they are loaded. `path` is a file, the folder of a

@@ -4,9 +4,11 @@
 //! safetensors, [`save_sharded`] in Hugging Face's layout; [`open`] reads either, and PyTorch's zip files (`pt/`), whose code is
 //! never executed. Anything that can be loaded from is a [`TensorSource`]; [`Renamed`] changes a source's names. A [`Checkpoint`]
 //! has a model and everything else that training resumes from; a [`DistributedCheckpoint`] is the same, saved by several ranks
-//! together (`distributed/`). Files have checksums (`checksum.rs`), so a damaged tensor is an error. Files are replaced atomically
+//! together (`distributed/`). Either can be saved by a thread while training goes on: [`AsyncSave`], with copies of the tensors
+//! (`staging.rs`). Files have checksums (`checksum.rs`), so a damaged tensor is an error. Files are replaced atomically
 //! (`atomic.rs`).
 
+mod async_save;
 mod atomic;
 mod checkpoint;
 mod checksum;
@@ -18,10 +20,12 @@ mod pt;
 mod renamed;
 mod safetensors;
 mod sharded;
+mod staging;
 
 pub use crate::state_dict::{
     IncompatibleKeys, Misshaped, SerializeError, StateDict, Strict, TensorSource, load_into,
 };
+pub use async_save::AsyncSave;
 pub use checkpoint::Checkpoint;
 pub use distributed::{DistributedCheckpoint, DistributedFiles, check_shared, checkpoints_in};
 pub(crate) use distributed::{NamedGroup, TensorRows, state_name};

@@ -7,6 +7,7 @@ mod lanes;
 mod memory;
 mod refusals;
 mod saving;
+mod saving_async;
 
 use std::thread;
 

@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 use plimsoll::nn::{BatchNorm1d, Linear, Module, Scope, Sequential};
 use plimsoll::optim::{AdamW, AdamWOptions, NAdam, NAdamOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::parallel::{FullyShardedDataParallel, Shard, fully_shard};
-use plimsoll::serialize::{self, Checkpoint, DistributedFiles, SerializeError, Strict, TensorSource};
+use plimsoll::serialize::{
+    self, Checkpoint, DistributedCheckpoint, DistributedFiles, SerializeError, Strict, TensorSource,
+};
 use plimsoll::serialize::{check_shared, checkpoints_in};
 use plimsoll::{Device, ProcessGroup, Tensor};
 
-use super::{Case, Net, SHARDED, Training, Way, on_ranks, options};
+use super::{Case, Net, SHARDED, Training, Way, on_ranks, options, saving_async};
 
 /// A folder that is deleted when the test ends.
 pub(super) struct Folder(pub(super) PathBuf);
@@ -222,7 +224,7 @@ fn a_rank_reads_only_its_rows() {
 }
 
 /// A model of which a checkpoint is small, with buffers, a scalar's worth of rows, and tensors that one rank has.
-fn small(group: &ProcessGroup, seed: u64) -> (Sequential, FullyShardedDataParallel, AdamW) {
+pub(super) fn small(group: &ProcessGroup, seed: u64) -> (Sequential, FullyShardedDataParallel, AdamW) {
     let mut model = Sequential::new(&Scope::new(&Device::cpu(), seed))
         .add("fc", |s| Linear::new(s, 3, 2))
         .and_then(|m| m.add("norm", |s| BatchNorm1d::new(s, 2)))
@@ -234,6 +236,20 @@ fn small(group: &ProcessGroup, seed: u64) -> (Sequential, FullyShardedDataParall
 
 /// Takes these steps, from the start or a checkpoint. Saves after each step from `first` onward.
 fn train(group: &ProcessGroup, run: &Path, steps: RangeInclusive<u64>, from: Option<&Path>, first: u64) {
+    train_and(group, steps, from, |saved, step| {
+        if step >= first {
+            saved.save(run, step).unwrap();
+        }
+    });
+}
+
+/// Takes these steps, from the start or a checkpoint, and gives `save` a checkpoint of each.
+pub(super) fn train_and(
+    group: &ProcessGroup,
+    steps: RangeInclusive<u64>,
+    from: Option<&Path>,
+    mut save: impl FnMut(DistributedCheckpoint, u64),
+) {
     let (model, sharded, mut adamw) = small(group, 1);
     if let Some(from) = from {
         load(from, &model, &sharded, &mut adamw).unwrap();
@@ -253,10 +269,7 @@ fn train(group: &ProcessGroup, run: &Path, steps: RangeInclusive<u64>, from: Opt
             .backward()
             .unwrap();
         adamw.step().unwrap();
-        if step >= first {
-            let saved = sharded.checkpoint(&model, &adamw).unwrap().value("step", step);
-            saved.save(run, step).unwrap();
-        }
+        save(sharded.checkpoint(&model, &adamw).unwrap().value("step", step), step);
     }
 }
 
@@ -273,7 +286,7 @@ fn load(
 }
 
 /// Loads on one rank, which reads every byte.
-fn loaded(run: &Path) -> Result<u64, SerializeError> {
+pub(super) fn loaded(run: &Path) -> Result<u64, SerializeError> {
     let (model, sharded, mut adamw) = small(&ProcessGroup::threads(1)[0], 2);
     load(run, &model, &sharded, &mut adamw)
 }
@@ -392,6 +405,7 @@ fn a_folder_that_the_ranks_do_not_share_is_noticed() {
 }
 
 const CHILD: &str = "PLIMSOLL_SAVING_CHILD";
+const CHILD_IS_ASYNC: &str = "PLIMSOLL_SAVING_ASYNC";
 
 #[test]
 #[ignore = "the child of another test: two ranks save until it is killed"]
@@ -399,18 +413,25 @@ fn child_that_saves_for_ever() {
     let Some(run) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let from = checkpoints_in(&run).into_iter().next();
     let first = from.as_ref().map_or(0, |from| loaded(from).unwrap());
-    on_ranks(2, |group| train(group, &run, first + 1..=u64::MAX, from.as_deref(), 0));
+    let (is_async, steps) = (std::env::var_os(CHILD_IS_ASYNC).is_some(), first + 1..=u64::MAX);
+    on_ranks(2, |group| match is_async {
+        true => saving_async::train(group, &run, steps.clone(), from.as_deref()),
+        false => train(group, &run, steps.clone(), from.as_deref(), 0),
+    });
 }
 
 /// Repeatedly kills two constantly saving ranks, at different moments during a save. Each time, the last checkpoint
 /// loads, has the state of its step, and is not older than the one before.
-fn kill(times: u64, name: &str) {
+pub(super) fn kill(times: u64, name: &str, is_async: bool) {
     let folder = Folder::new(name);
     let run = folder.0.join("run");
     let mut last = 0;
     for round in 0..times {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "sharded::saving::child_that_saves_for_ever", "--ignored", "--nocapture"]);
+        if is_async {
+            command.env(CHILD_IS_ASYNC, "1");
+        }
         let mut child = command.env(CHILD, &run).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         // Wait for one more save, then for part of the next ones.
         let start = Instant::now();
@@ -441,11 +462,11 @@ fn kill(times: u64, name: &str) {
 
 #[test]
 fn whenever_ranks_are_killed_the_last_checkpoint_is_complete() {
-    kill(25, "kill");
+    kill(25, "kill", false);
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn a_thousand_kills_lose_nothing() {
-    kill(1000, "kills");
+    kill(1000, "kills", false);
 }

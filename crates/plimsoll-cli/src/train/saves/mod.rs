@@ -4,10 +4,13 @@
 //! before it. `model.safetensors` has only the weights, under PyTorch's names. Each file is replaced atomically, so the last
 //! good ones survive however the run ends. Only one run at a time can save into a folder.
 //!
-//! Ranks that have parts of the model save together, each its rows, into a folder for each step. `loaded.rs` finds the checkpoint
-//! to resume from, and `facts.rs` is what it has besides tensors.
+//! With `--save-async`, a thread writes copies while training goes on.
+//!
+//! Ranks that have parts of the model save together, each its rows, into a folder for each step. `files.rs` writes the files,
+//! `loaded.rs` finds the checkpoint to resume from, and `facts.rs` is what it has besides tensors.
 
 mod facts;
+mod files;
 mod loaded;
 
 use std::fs;
@@ -17,15 +20,14 @@ use clap::Args;
 use plimsoll::optim::OptimizerState;
 use plimsoll::parallel::Shard;
 use plimsoll::serialize::{
-    self, Checkpoint, DistributedCheckpoint, FolderLock, SerializeError, StateDict, check_shared,
-    checkpoints_in,
+    AsyncSave, Checkpoint, DistributedCheckpoint, FolderLock, SerializeError, StateDict, check_shared,
 };
 use plimsoll::{Device, ProcessGroup};
-use plimsoll_trace::output::replace;
 use serde_json::{Value, json};
 
 use self::facts::Facts;
 pub(super) use self::facts::Progress;
+use self::files::Files;
 pub(super) use self::loaded::Loaded;
 use self::loaded::{Named, newest, same};
 use super::job::{Error, Job};
@@ -56,6 +58,9 @@ pub(crate) struct SaveArgs {
     #[arg(long, value_name = "N", default_value_t = 250, help_heading = "Saving",
           value_parser = clap::value_parser!(u64).range(1..))]
     save_every: u64,
+    /// Save while training goes on: a thread writes copies of the tensors, which need as much host memory as the checkpoint
+    #[arg(long, help_heading = "Saving")]
+    save_async: bool,
     /// Resume, bit for bit, from the checkpoint in this folder, or from this checkpoint file [default: the folder of --save].
     /// Without --save, the run also saves into this folder
     #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Saving")]
@@ -68,16 +73,18 @@ pub(crate) struct SaveArgs {
 
 /// A folder that a run saves to.
 pub(crate) struct Saves {
-    folder: PathBuf,
+    files: Files,
     every: u64,
     facts: Facts,
-    companions: Vec<(&'static str, String)>,
     checkpoint: Option<Loaded>,
-    /// Whether the checkpoint there was written by this run, or is the one it resumed from.
-    is_own: bool,
+    is_async: bool,
+    /// The save that a thread writes. It ends before the lock does.
+    saving: AsyncSave,
+    /// The step of the save in progress.
+    saving_step: Option<u64>,
     failure: Option<SerializeError>,
     /// Held by the rank that writes; the others only load.
-    lock: Option<FolderLock>,
+    _lock: Option<FolderLock>,
     /// The step of the checkpoint in the folder, if this run wrote it or resumed from it.
     last_step: Option<u64>,
     /// The step of the last attempt to save, which is the same on all ranks.
@@ -113,7 +120,12 @@ impl SaveArgs {
         };
         let named = from.map(|from| Named::of(from));
         let from = named.as_ref().map(|named| named.run.as_path());
-        let Some(folder) = self.save.as_deref().or(from) else { return Ok(None) };
+        let Some(folder) = self.save.as_deref().or(from) else {
+            return match self.save_async {
+                true => Err(usage("--save-async needs a folder to save into: add --save DIR".to_owned())),
+                false => Ok(None),
+            };
+        };
         if !device.has_values() {
             return Err(usage(format!(
                 "{} computes no values, so there is nothing to save or to resume from: leave --save and --resume out, or \
@@ -147,21 +159,22 @@ impl SaveArgs {
         if !is_first {
             checkpoint = open()?;
         }
-        let companions = job.task.companions();
+        let (folder, companions, is_own) = (folder.to_owned(), job.task.companions(), is_same);
         // A run that resumes from the previous checkpoint replaces the newest one, even at the same step.
         let starts_here = is_same && named.as_ref().is_some_and(|named| named.is_newest);
         let last_step = checkpoint.as_ref().filter(|_| starts_here).map(|it| it.progress.step);
         Ok(Some(Saves {
-            folder: folder.to_owned(),
+            files: Files { folder, companions, is_first, is_own },
             every: self.save_every,
             facts,
-            companions,
-            is_own: is_same,
+            is_async: self.save_async,
+            saving: AsyncSave::default(),
+            saving_step: None,
             failure: None,
             last_step,
             tried_step: last_step,
             checkpoint,
-            lock,
+            _lock: lock,
         }))
     }
 }
@@ -190,7 +203,7 @@ fn shared(folder: &Path, group: &ProcessGroup) -> Result<(), Failure> {
 impl Saves {
     /// The folder.
     pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+        &self.files.folder
     }
 
     /// Why the last attempt to save failed, if it did.
@@ -218,33 +231,77 @@ impl Saves {
         self.checkpoint.take()
     }
 
-    /// Saves everything. Returns why that failed, if it did; the previous save stays intact.
+    /// Saves everything. With `--save-async`, only begins to. Call [`Saves::finish`] first. Returns why it failed, if it
+    /// did; the previous save stays intact.
     ///
     /// # Errors
     /// Another rank is lost.
     pub(super) fn save(&mut self, saved: Saved<'_>) -> Result<Option<String>, Error> {
         let step = saved.progress.step;
-        self.tried_step = Some(step);
-        let train = self.values(saved.progress);
-        let outcome = match saved.tensors {
+        (self.tried_step, self.saving_step) = (Some(step), Some(step));
+        match self.begin(saved, step) {
+            Ok(()) if self.is_async => Ok(None),
+            outcome => self.ended(outcome),
+        }
+    }
+
+    /// Waits for the save in progress, if there is one. Returns why it failed, if it did.
+    ///
+    /// # Errors
+    /// Another rank is lost.
+    pub(super) fn finish(&mut self) -> Result<Option<String>, Error> {
+        if self.saving_step.is_none() {
+            return Ok(None);
+        }
+        let outcome = self.saving.wait().map(drop);
+        self.ended(outcome)
+    }
+
+    /// Writes the files, or starts a thread that does.
+    fn begin(&mut self, saved: Saved<'_>, step: u64) -> Result<(), SerializeError> {
+        let (train, files, is_async) = (self.values(saved.progress), self.files.clone(), self.is_async);
+        match saved.tensors {
             Tensors::Rows(rows) => {
                 let rows = rows.generator(GENERATOR, saved.device).value(KEY, train);
-                self.write_together(&rows.keep(usize::from(self.is_own)), step)
+                let rows = rows.keep(usize::from(files.is_own));
+                let rows = if is_async { rows.stage()? } else { rows };
+                self.run(move || files.write_together(&rows, step))
             }
-            Tensors::Whole(model, optimizer) if self.lock.is_some() => {
+            Tensors::Whole(mut model, mut optimizer) if files.is_first => {
+                if is_async {
+                    (model, optimizer) = (model.stage()?, optimizer.stage()?);
+                }
                 let checkpoint = Checkpoint::default().model_state(&model).optimizer_state(optimizer);
-                self.write(&checkpoint.generator(GENERATOR, saved.device).value(KEY, train), &model)
+                let checkpoint = checkpoint.generator(GENERATOR, saved.device).value(KEY, train);
+                self.run(move || files.write(&checkpoint, &model))
             }
             Tensors::Whole(..) => Ok(()),
-        };
+        }
+    }
+
+    /// Runs `write`, with `--save-async` on a thread.
+    fn run(
+        &mut self,
+        write: impl FnOnce() -> Result<(), SerializeError> + Send + 'static,
+    ) -> Result<(), SerializeError> {
+        if !self.is_async {
+            return write();
+        }
+        let folder = self.files.folder.clone();
+        self.saving.start(move || write().map(|()| folder))
+    }
+
+    /// Keeps the outcome of a save. Returns why it failed, if it did.
+    fn ended(&mut self, outcome: Result<(), SerializeError>) -> Result<Option<String>, Error> {
+        let step = self.saving_step.take().unwrap_or_default();
         match outcome {
             Ok(()) => {
-                (self.is_own, self.last_step, self.failure) = (true, Some(step), None);
+                (self.files.is_own, self.last_step, self.failure) = (true, Some(step), None);
                 Ok(None)
             }
             Err(SerializeError::Tensor(error)) if error.distributed().is_some() => Err(error.into()),
             Err(error) => {
-                let message = error.to_string();
+                let message = format!("step {step}: {error}");
                 self.failure = Some(error);
                 Ok(Some(message))
             }
@@ -255,83 +312,5 @@ impl Saves {
     fn values(&self, progress: &Progress) -> Value {
         let Facts { task, options, data } = &self.facts;
         json!({ "task": task, "options": options, "data": data, "progress": progress })
-    }
-
-    /// Saves the model and the checkpoint as files, on one rank.
-    fn write(&self, checkpoint: &Checkpoint, model: &StateDict) -> Result<(), SerializeError> {
-        let path = self.folder.join(CHECKPOINT);
-        if self.is_own {
-            self.keep_previous(&path)?;
-        }
-        checkpoint.save(path)?;
-        serialize::save(model, self.folder.join(WEIGHTS))?;
-        self.write_companions()?;
-        self.retire_folders();
-        Ok(())
-    }
-
-    /// Saves this rank's rows, together with the other ranks.
-    fn write_together(&self, rows: &DistributedCheckpoint, step: u64) -> Result<(), SerializeError> {
-        rows.save(&self.folder, step)?;
-        if self.lock.is_some() {
-            self.retire_file();
-            self.write_companions()?;
-        }
-        Ok(())
-    }
-
-    /// Writes the small files beside the weights, unless they are there.
-    fn write_companions(&self) -> Result<(), SerializeError> {
-        for (name, text) in &self.companions {
-            let path = self.folder.join(name);
-            if fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {
-                continue;
-            }
-            replace(&path, |out| out.write_all(text.as_bytes()))
-                .map_err(|source| SerializeError::NotSaved { path, source })?;
-        }
-        Ok(())
-    }
-
-    /// Also keeps the last checkpoint under the second name. If the file system has no hard links, none is
-    /// kept.
-    fn keep_previous(&self, path: &Path) -> Result<(), SerializeError> {
-        let previous = self.folder.join(PREVIOUS);
-        let link = self.folder.join(format!(".{PREVIOUS}-{}", std::process::id()));
-        if fs::hard_link(path, &link).is_err() {
-            return Ok(());
-        }
-        // If both names are links to the same file, a rename does nothing and leaves the first name.
-        let renamed = fs::rename(&link, &previous);
-        let _ = fs::remove_file(&link);
-        renamed.map_err(|source| SerializeError::NotSaved { path: previous, source })
-    }
-
-    /// After a checkpoint of one process: those of several ranks are old. The newest of them stays until the next checkpoint.
-    /// What cannot be removed stays.
-    fn retire_folders(&self) {
-        let link = self.folder.join(LATEST);
-        if fs::read_link(&link).is_ok() {
-            let _ = fs::remove_file(link);
-            return;
-        }
-        for folder in checkpoints_in(&self.folder) {
-            // Without this file, what is left is not taken for a checkpoint.
-            let _ = fs::remove_file(folder.join(MANIFEST)).and_then(|()| fs::remove_dir_all(&folder));
-        }
-    }
-
-    /// After a checkpoint of several ranks: that of one process is the previous one, and its weights are old. What cannot be
-    /// renamed or removed stays.
-    fn retire_file(&self) {
-        let file = self.folder.join(CHECKPOINT);
-        if !file.exists() {
-            return;
-        }
-        let _ = fs::remove_file(self.folder.join(WEIGHTS));
-        let _ = match self.is_own {
-            true => fs::rename(&file, self.folder.join(PREVIOUS)),
-            false => fs::remove_file(&file),
-        };
     }
 }

@@ -42,6 +42,37 @@ impl Tensor {
         dispatch::copy_to_pinned(self.data(), NAME).map(Tensor::from_data)
     }
 
+    /// A copy in pinned host memory, outside the graph, of a tensor on any device; also if it is pinned already. An asynchronous
+    /// device copies on its current stream, while the host continues; whoever then reads the copy waits for it. Later
+    /// changes of this tensor do not change the copy. Like `Tensor.to("cpu", non_blocking=True, copy=True)`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let x = Tensor::ones(&[2], &Device::cpu())?;
+    /// let copy = x.copy_to_pinned()?;
+    /// x.zero_()?;
+    /// assert_eq!(copy.to_vec::<f32>()?, [1.0, 1.0]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the device computes no values; [`Error::PinnedMemory`] if no pinned memory is available.
+    #[track_caller]
+    pub fn copy_to_pinned(&self) -> Result<Tensor> {
+        const NAME: &str = "copy_to_pinned";
+        let here = self.device();
+        if here.queues().is_some() {
+            let from = self.detach().contiguous()?;
+            let to = dispatch::empty_pinned(from.data(), &Device::cpu(), NAME)?;
+            dispatch::copy_pinned(from.data(), &to, here, NAME)?;
+            return Ok(Tensor::from_data(to));
+        }
+        if here.is_host() {
+            return dispatch::copy_to_pinned(self.data(), NAME).map(Tensor::from_data);
+        }
+        Tensor::from_bytes_pinned(&self.to_bytes()?, self.dtype(), self.shape())
+    }
+
     /// Whether the values are in pinned host memory. Like `Tensor.is_pinned`.
     pub fn is_pinned(&self) -> bool {
         self.data().storage.is_pinned()

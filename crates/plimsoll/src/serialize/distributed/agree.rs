@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use plimsoll_tensor::{ProcessGroup, Result};
+use plimsoll_tensor::{Error, ProcessGroup, Result};
 
 use crate::state_dict::SerializeError;
 
@@ -18,6 +18,19 @@ pub(super) fn gather_texts(group: &ProcessGroup, own: &str, label: &str) -> Resu
     let all = group.all_gather_bytes(&padded, label)?;
     let text = |(bytes, len): (&Vec<u8>, usize)| String::from_utf8_lossy(&bytes[..len]).into_owned();
     Ok(all.iter().zip(lengths).map(text).collect())
+}
+
+/// Whether all ranks succeeded in a step, of which `own` is this rank's error.
+///
+/// # Errors
+/// This rank's error, or else the first one of another rank.
+pub(super) fn all_succeeded(group: &ProcessGroup, own: Option<Error>, label: &str) -> Result<()> {
+    let all = gather_texts(group, &own.as_ref().map(ToString::to_string).unwrap_or_default(), label)?;
+    match (own, all.iter().enumerate().find(|(_, why)| !why.is_empty())) {
+        (Some(own), _) => Err(own),
+        (None, Some((rank, why))) => Err(Error::argument("checkpoint", format!("rank {rank}: {why}"))),
+        (None, None) => Ok(()),
+    }
 }
 
 /// Whether all ranks see the same folder. All ranks must call it with the existing folder into which they will save

@@ -36,7 +36,10 @@ pub use folder::checkpoints_in;
 pub(super) use source::DistributedSource;
 pub(crate) use source::state_name;
 
+use crate::serialize::async_save::AsyncSave;
+use crate::serialize::staging::Stage;
 use crate::state_dict::SerializeError;
+use agree::all_succeeded;
 use commit::Commit;
 use manifest::Manifest;
 pub(crate) use manifest::NamedGroup;
@@ -159,5 +162,56 @@ impl DistributedCheckpoint {
         let DistributedCheckpoint { group, writers, model, optimizer, aliases, manifest, older } = self;
         Commit { group, writers: *writers, run: run.as_ref(), step }
             .run(model, aliases, optimizer, manifest, *older)
+    }
+
+    /// [`DistributedCheckpoint::save`] on a thread, while training goes on. Before this returns, the rows are staged, and the
+    /// previous save of `saving` is complete. [`AsyncSave::wait`] returns the checkpoint's folder.
+    ///
+    /// ```
+    /// use plimsoll::nn::{Linear, Scope};
+    /// use plimsoll::optim::{AdamW, AdamWOptions};
+    /// use plimsoll::parallel::{FullyShardOptions, fully_shard};
+    /// use plimsoll::serialize::AsyncSave;
+    /// use plimsoll::{Device, ProcessGroup};
+    /// let run = std::env::temp_dir().join(format!("plimsoll-distributed-async-{}", std::process::id()));
+    /// let group = ProcessGroup::threads(1).remove(0);
+    /// let mut model = Linear::new(&Scope::new(&Device::cpu(), 1), 4, 2)?;
+    /// let sharded = fully_shard(&mut model, &group, FullyShardOptions::default())?;
+    /// let adamw = AdamW::new(sharded.parameters(), AdamWOptions::default());
+    /// let mut saving = AsyncSave::default();
+    /// sharded.checkpoint(&model, &adamw)?.save_async(&run, 1200, &mut saving)?;
+    /// // … train …
+    /// assert_eq!(saving.wait()?, Some(run.join("step-00001200")));
+    /// # std::fs::remove_dir_all(run)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error of the previous save, or those of [`DistributedCheckpoint::stage`], on all ranks: nothing is then saved. The
+    /// errors of this save are returned by [`AsyncSave::wait`], or by the next save.
+    pub fn save_async(
+        self,
+        run: impl AsRef<Path>,
+        step: u64,
+        saving: &mut AsyncSave,
+    ) -> Result<(), SerializeError> {
+        saving.wait().map(drop)?;
+        let (staged, run) = (self.stage()?, run.as_ref().to_owned());
+        saving.start(move || staged.save(run, step))
+    }
+
+    /// Copies this rank's rows to pinned host memory, so that another thread can save them while training changes the
+    /// originals. The host does not wait for a GPU, which copies on its current stream. All ranks must call this; the thread's
+    /// collectives are those of [`ProcessGroup::background`].
+    ///
+    /// # Errors
+    /// If any rank lacks pinned memory: all ranks then get the error. Also [`plimsoll_tensor::Error::Distributed`].
+    pub fn stage(mut self) -> Result<DistributedCheckpoint, SerializeError> {
+        let mut stage = Stage::default();
+        let mut rows = self.model.iter_mut().chain(&mut self.optimizer);
+        let copied = rows.try_for_each(|it| stage.copy(&it.rows).map(|copy| it.rows = copy));
+        all_succeeded(&self.group, copied.err(), "staging")?;
+        self.group = self.group.background()?;
+        Ok(self)
     }
 }
