@@ -107,16 +107,22 @@ impl<const N: usize> Walk<N> {
             if position == positions.end {
                 return;
             }
-            // The run ended at the end of its row: advance the outer dimensions like an odometer.
-            self.rewind(last, &mut index, &mut offsets);
-            for d in (0..last).rev() {
-                index[d] += 1;
-                offsets = std::array::from_fn(|i| offsets[i] + self.strides[d][i]);
-                if index[d] < self.shape[d] {
-                    break;
-                }
-                self.rewind(d, &mut index, &mut offsets);
+            self.next_row(&mut index, &mut offsets);
+        }
+    }
+
+    /// Goes from the end of a row to the start of the next one: advances the outer dimensions like an odometer. Compiled once,
+    /// not for each body.
+    fn next_row(&self, index: &mut [usize; MAX_RANK], offsets: &mut [usize; N]) {
+        let last = self.rank - 1;
+        self.rewind(last, index, offsets);
+        for d in (0..last).rev() {
+            index[d] += 1;
+            *offsets = std::array::from_fn(|i| offsets[i] + self.strides[d][i]);
+            if index[d] < self.shape[d] {
+                break;
             }
+            self.rewind(d, index, offsets);
         }
     }
 

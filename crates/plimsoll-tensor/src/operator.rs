@@ -4,7 +4,6 @@
 //! cost, its derivative, and the tensors to save for it. [`Kernel`] has its kernels. [`crate::call`] runs
 //! it on a device (`dispatch/`).
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -100,6 +99,11 @@ impl Cost {
         let bytes = |metas: &[Meta<'_>]| metas.iter().map(Meta::bytes).sum();
         Cost { flops, bytes_read: bytes(ins), bytes_written: bytes(outs), ..Cost::default() }
     }
+
+    /// The default: one operation for each element of the outputs.
+    fn elementwise(ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(outs.iter().map(|out| out.layout.len() as u64).sum(), ins, outs)
+    }
 }
 
 /// The cast that autocast applies to the inputs of an operator, from PyTorch's lists.
@@ -188,7 +192,7 @@ pub trait Operator: Kernel {
 
     /// The cost of one run.
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
-        Cost::streaming(outs.iter().map(|out| out.layout.len() as u64).sum(), ins, outs)
+        Cost::elementwise(ins, outs)
     }
 
     /// The cast that autocast applies to the inputs.
@@ -322,21 +326,25 @@ pub(crate) struct Recorded<H> {
 /// The tensors that an operator saved, each with the input or output that it was.
 pub(crate) type SavedTensors = SmallVec<[(Slot, Saved); 2]>;
 
-impl<H: Deref<Target: Operator> + Send + Sync> Derivative for Recorded<H> {
+/// An operator in the form that dispatch holds it in.
+pub(crate) trait AsOperator {
+    fn operator(&self) -> &dyn Operator;
+}
+
+impl AsOperator for Arc<dyn Operator> {
+    fn operator(&self) -> &dyn Operator {
+        &**self
+    }
+}
+
+// Each method calls a function that is compiled once, not for each operator.
+impl<H: AsOperator + Send + Sync> Derivative for Recorded<H> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
-        let name = self.op.name();
-        let unpacked = Unpacked::default();
-        let at = Backward { name, node, grads, wanted, saved: &self.saved, unpacked, given: None };
-        if !is_grad_enabled() || !self.op.has_gradient_kernel() {
-            return self.op.backward(&at);
-        }
-        let results = no_grad(|| self.op.backward(&at))?;
-        let saved = self.saved.iter().map(|(slot, _)| at.tensor(*slot)).collect::<Result<Vec<_>>>()?;
-        record(node, &saved, grads, wanted, results)
+        backward(self.operator(), &self.saved, node, grads, wanted)
     }
 
     fn kept(&self, visit: &mut dyn FnMut(&Data)) {
-        self.saved.iter().for_each(|(_, saved)| saved.kept(visit));
+        kept(&self.saved, visit);
     }
 
     fn in_operations(
@@ -346,12 +354,49 @@ impl<H: Deref<Target: Operator> + Send + Sync> Derivative for Recorded<H> {
         grads: &[Option<Tensor>],
         wanted: &[bool],
     ) -> Result<Grads> {
-        let name = self.op.name();
-        let (unpacked, given) = (Unpacked::default(), Some(saved));
-        self.op.backward(&Backward { name, node, grads, wanted, saved: &self.saved, unpacked, given })
+        in_operations(self.operator(), (&self.saved, saved), node, grads, wanted)
     }
 
     fn bias(&self) -> Option<usize> {
-        self.op.bias()
+        self.operator().bias()
     }
+}
+
+impl<H: AsOperator> Recorded<H> {
+    fn operator(&self) -> &dyn Operator {
+        self.op.operator()
+    }
+}
+
+fn backward(
+    op: &dyn Operator,
+    saved: &SavedTensors,
+    node: &Arc<Node>,
+    grads: &[Option<Tensor>],
+    wanted: &[bool],
+) -> Result<Grads> {
+    let (name, unpacked) = (op.name(), Unpacked::default());
+    let at = Backward { name, node, grads, wanted, saved, unpacked, given: None };
+    if !is_grad_enabled() || !op.has_gradient_kernel() {
+        return op.backward(&at);
+    }
+    let results = no_grad(|| op.backward(&at))?;
+    let saved = saved.iter().map(|(slot, _)| at.tensor(*slot)).collect::<Result<Vec<_>>>()?;
+    record(node, &saved, grads, wanted, results)
+}
+
+fn kept(saved: &SavedTensors, visit: &mut dyn FnMut(&Data)) {
+    saved.iter().for_each(|(_, saved)| saved.kept(visit));
+}
+
+/// The derivative as operations on given values of the saved tensors.
+fn in_operations(
+    op: &dyn Operator,
+    (saved, given): (&SavedTensors, &[Tensor]),
+    node: &Arc<Node>,
+    grads: &[Option<Tensor>],
+    wanted: &[bool],
+) -> Result<Grads> {
+    let (name, unpacked, given) = (op.name(), Unpacked::default(), Some(given));
+    op.backward(&Backward { name, node, grads, wanted, saved, unpacked, given })
 }

@@ -65,7 +65,22 @@ pub(crate) fn through(
     grads: &[Option<Tensor>],
     f: impl FnOnce(&[Tensor]) -> Result<Grads>,
 ) -> Result<Grads> {
-    let starts = starts(ins, &wanted)?;
+    let mut f = Some(f);
+    let once = &mut |starts: &[Tensor]| match f.take() {
+        Some(f) => f(starts),
+        None => unreachable!("called once"),
+    };
+    through_operations(ins, &wanted, grads, once)
+}
+
+/// [`through`], compiled once, not for each operation.
+fn through_operations(
+    ins: &[Tensor],
+    wanted: &dyn Fn(usize) -> bool,
+    grads: &[Option<Tensor>],
+    f: &mut dyn FnMut(&[Tensor]) -> Result<Grads>,
+) -> Result<Grads> {
+    let starts = starts(ins, wanted)?;
     let outs = enable_grad(|| f(&starts.iter().map(wide).collect::<Result<Vec<_>>>()?))?;
     let (mut roots, mut gradients) = (Vec::new(), Vec::new());
     for (out, grad) in outs.iter().zip(grads) {

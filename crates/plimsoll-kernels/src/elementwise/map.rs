@@ -260,14 +260,20 @@ pub fn apply<C: Compute, const N: usize>(
             #[inline(always)]
             || {
                 for (j, result) in results.iter_mut().enumerate() {
-                    *result = f(std::array::from_fn(
-                        #[inline(always)]
-                        |k| values[k][j],
-                    ));
+                    *result = f(column(values, j));
                 }
             },
         );
     });
+}
+
+/// The `j`th value of each operand. Compiled once, not for each expression.
+#[inline(always)]
+fn column<C: Copy, const N: usize>(values: &[[C; RUN]; N], j: usize) -> [C; N] {
+    std::array::from_fn(
+        #[inline(always)]
+        |k| values[k][j],
+    )
 }
 
 /// The body of a run of values of one type: the operands' values, and space for the same number of results.

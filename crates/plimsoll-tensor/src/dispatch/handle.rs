@@ -1,15 +1,14 @@
 //! Handles of an operator: owned, or shared with a queue.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::device::Device;
-use crate::operator::Operator;
+use crate::operator::{AsOperator, Operator};
 use crate::tensor::Tensor;
 
 /// How dispatch stores an operator. For a synchronous device, it is borrowed. A device that is asynchronous or has an
 /// observer shares it with its queue and with the derivative, which costs an allocation.
-pub(super) trait OperatorHandle: Deref<Target: Operator + Sized> + Send + Sync + 'static {
+pub(super) trait OperatorHandle: AsOperator + Send + Sync + 'static {
     /// A handle that can wait in a queue.
     fn shared(&self) -> Option<Arc<dyn Operator>>;
 }
@@ -17,10 +16,8 @@ pub(super) trait OperatorHandle: Deref<Target: Operator + Sized> + Send + Sync +
 /// An operator to which nothing else refers.
 pub(super) struct Owned<O>(pub(super) O);
 
-impl<O> Deref for Owned<O> {
-    type Target = O;
-
-    fn deref(&self) -> &O {
+impl<O: Operator> AsOperator for Owned<O> {
+    fn operator(&self) -> &dyn Operator {
         &self.0
     }
 }
@@ -31,7 +28,7 @@ impl<O: Operator> OperatorHandle for Owned<O> {
     }
 }
 
-impl<O: Operator> OperatorHandle for Arc<O> {
+impl OperatorHandle for Arc<dyn Operator> {
     fn shared(&self) -> Option<Arc<dyn Operator>> {
         Some(self.clone())
     }

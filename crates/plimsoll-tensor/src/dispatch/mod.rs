@@ -45,7 +45,6 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::few::fill;
-use crate::kernel::Kernel;
 use crate::layout::Layout;
 use crate::operator::{Operator, Place, Recorded, SavedTensors};
 use crate::tensor::{Node, Tensor};
@@ -81,32 +80,35 @@ pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
     let Some(first) = ins.first() else {
         unreachable!("{} has no tensors: it goes through `create`", op.name());
     };
-    if autocast::is_enabled()
-        && let Some(cast) = autocast::inputs(op.autocast(), ins)?
-    {
-        return run_shared_or_owned(op, first.device(), &cast.iter().collect::<SmallVec<[&Tensor; 4]>>());
+    let cast = if autocast::is_enabled() { autocast::inputs(op.autocast(), ins)? } else { None };
+    match &cast {
+        None => run_shared_or_owned(op, first.device(), ins),
+        Some(cast) => run_shared_or_owned(op, first.device(), &borrowed(cast)),
     }
-    run_shared_or_owned(op, first.device(), ins)
+}
+
+fn borrowed(tensors: &[Tensor]) -> SmallVec<[&Tensor; 4]> {
+    tensors.iter().collect()
 }
 
 /// The steps after autocast. A device with a queue or an observer shares the operator; any other device borrows it.
 fn run_shared_or_owned<O: Operator>(op: O, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
     match device.shares_operators() {
         false => run_and_record(Owned(op), device, ins),
-        true => run_and_record(Arc::new(op), device, ins),
+        true => run_and_record(Arc::new(op) as Arc<dyn Operator>, device, ins),
     }
 }
 
-/// Runs an operator and records it. Only the part that creates the derivative is generic; it is compiled once per
-/// operator.
+/// Runs an operator and records it. Only the part that creates the derivative is generic; it is compiled once for each
+/// operator that is owned, and once for all that are shared.
 fn run_and_record<H: OperatorHandle>(op: H, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
     let shared = op.shared();
     let (mut execution, mut saved) = (Execution::default(), SmallVec::new());
-    let call = Call { device, tensors: ins, op: &*op, shared: shared.as_ref() };
+    let call = Call { device, tensors: ins, op: op.operator(), shared: shared.as_ref() };
     if !run_and_save(&call, &mut execution, &mut saved)? {
         return Ok(link_outputs(ins, device, shared.as_ref(), execution, None));
     }
-    let name = op.name();
+    let name = op.operator().name();
     let derivative = Arc::new(Recorded { op, saved });
     let node = Node::new(name, ins, execution.outs.len(), derivative, place());
     Ok(link_outputs(ins, device, shared.as_ref(), execution, Some(node)))
@@ -165,14 +167,14 @@ pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
     caller::called(Location::caller());
     match device.shares_operators() {
         false => execute_create(&Owned(op), device),
-        true => execute_create(&Arc::new(op), device),
+        true => execute_create(&(Arc::new(op) as Arc<dyn Operator>), device),
     }
 }
 
-fn execute_create<H: OperatorHandle>(op: &H, device: &Device) -> Result<Tensors> {
+fn execute_create(op: &dyn OperatorHandle, device: &Device) -> Result<Tensors> {
     let mut execution = Execution::default();
-    let shared = op.shared();
-    execute(&Call { device, tensors: &[], op: &**op, shared: shared.as_ref() }, &[], false, &mut execution)?;
+    let (op, shared) = (op.operator(), op.shared());
+    execute(&Call { device, tensors: &[], op, shared: shared.as_ref() }, &[], false, &mut execution)?;
     Ok(link_outputs(&[], device, shared.as_ref(), execution, None))
 }
 

@@ -26,8 +26,13 @@ impl<R: Real> Dual<R> {
         scale: R,
         expression: impl FnOnce([Dual<R>; N]) -> Dual<R>,
     ) -> Option<R> {
-        let dual = |i: usize| Dual { value: ins[i], slope: (i == by).then_some(scale) };
-        expression(std::array::from_fn(dual)).slope
+        expression(Dual::inputs(ins, by, scale)).slope
+    }
+
+    /// Compiled once, not for each expression.
+    #[inline]
+    fn inputs<const N: usize>(ins: [R; N], by: usize, scale: R) -> [Dual<R>; N] {
+        std::array::from_fn(|i| Dual { value: ins[i], slope: (i == by).then_some(scale) })
     }
 
     /// A result with this value; its slope is multiplied by what `by` returns (the chain rule).

@@ -76,23 +76,32 @@ pub(crate) fn evaluate<const N: usize>(
         DType::F32 => apply::<f32, N>(laid.shape(), ins, out, f32),
         DType::F64 => apply::<f64, N>(laid.shape(), ins, out, f64),
         // As in PyTorch, an input of a different dtype is converted first: -3 becomes 253 in `uint8`.
-        _ if converts && compute != DType::I64 => apply::<i64, N>(laid.shape(), ins, out, |values| {
-            whole(values.map(|value| Whole(held(compute, value)))).0
-        }),
+        _ if converts && compute != DType::I64 => {
+            apply::<i64, N>(laid.shape(), ins, out, |values| whole(all_held(compute, values)).0);
+        }
         _ => apply::<i64, N>(
             laid.shape(),
             ins,
             out,
             #[inline(always)]
-            |values| {
-                whole(std::array::from_fn(
-                    #[inline(always)]
-                    |k| Whole(values[k]),
-                ))
-                .0
-            },
+            |values| whole(wholes(values)).0,
         ),
     }
+}
+
+// The next two are functions so that they are compiled once, not for each expression.
+
+#[inline(always)]
+fn wholes<const N: usize>(values: [i64; N]) -> [Whole; N] {
+    std::array::from_fn(
+        #[inline(always)]
+        |k| Whole(values[k]),
+    )
+}
+
+/// The same, each converted to a dtype.
+fn all_held<const N: usize>(dtype: DType, values: [i64; N]) -> [Whole; N] {
+    values.map(|value| Whole(held(dtype, value)))
 }
 
 /// Converts an integer to an integer dtype: it keeps the lowest bits.

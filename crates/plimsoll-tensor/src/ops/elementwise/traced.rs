@@ -32,14 +32,21 @@ impl Traced {
     ) -> Result<Tensor> {
         let start = TENSORS.with_borrow(Vec::len);
         let before = FIRST.replace(start);
-        let inputs = inputs.map(|tensor| Traced::push(Ok(tensor.clone())));
-        let result = match expression(inputs) {
+        expression(Traced::inputs(inputs)).finish(start, before)
+    }
+
+    /// The inputs on the tape. Compiled once, not for each expression, as is the next one.
+    fn inputs<const N: usize>(inputs: [&Tensor; N]) -> [Traced; N] {
+        inputs.map(|tensor| Traced::push(Ok(tensor.clone())))
+    }
+
+    /// The value of this result of an expression whose tape begins at `start`. Ends it, and returns to the outer one's first input.
+    #[track_caller]
+    fn finish(self, start: usize, before: usize) -> Result<Tensor> {
+        let result = match self {
             Traced::Tensor(at) => Traced::take(at),
             // The expression does not depend on its inputs, so expand it to the first input's shape.
-            Traced::Constant(value) => match inputs[0] {
-                Traced::Tensor(at) => Traced::take(at).and_then(|x| x.affine(0.0, value)),
-                Traced::Constant(_) => unreachable!("inputs are tensors"),
-            },
+            Traced::Constant(value) => Traced::take(start).and_then(|x| x.affine(0.0, value)),
         };
         // Temporaries are dropped outside the borrow, because a drop may free memory.
         let made = TENSORS.with_borrow_mut(|tape| tape.split_off(start));
@@ -245,8 +252,17 @@ impl Text {
         expression: impl FnOnce([Text; N]) -> Text,
     ) -> String {
         let start = TEXTS.with_borrow(Vec::len);
-        let Text(at) = expression(names.map(|name| Text::push(name.to_owned())));
-        TEXTS.with_borrow_mut(|tape| tape.split_off(start).swap_remove(at - start))
+        expression(Text::variables(names)).finish(start)
+    }
+
+    /// Compiled once, not for each expression, as is the next one.
+    fn variables<const N: usize>(names: [&str; N]) -> [Text; N] {
+        names.map(|name| Text::push(name.to_owned()))
+    }
+
+    /// The source code of this result of an expression whose texts begin at `start`.
+    fn finish(self, start: usize) -> String {
+        TEXTS.with_borrow_mut(|tape| tape.split_off(start).swap_remove(self.0 - start))
     }
 
     fn push(text: String) -> Text {
