@@ -367,7 +367,7 @@ fn models_and_passes_that_differ_are_errors_that_name_a_rank() {
         text(DistributedDataParallel::new(&model, group, DdpOptions::default()).map(drop))
     });
     assert!(wider[0].contains("rank 1 has a different model from this rank"), "{}", wider[0]);
-    assert!(wider[1].contains("rank 0 has another model"), "{}", wider[1]);
+    assert!(wider[1].contains("rank 0 has a different model"), "{}", wider[1]);
 
     let frozen = on_ranks(1, |group| {
         let model = Linear::new(&Scope::new(&Device::cpu(), 1), 4, 2).unwrap();
