@@ -5,9 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use plimsoll_alloc::{CategoryBytes, LabelId, Owner, Tag};
+use plimsoll_alloc::{LabelId, Owner, Tag};
 
-use super::Device;
 use crate::label;
 
 /// The bytes of each owner in each arena, by the arena's label.
@@ -19,8 +18,20 @@ impl Arenas {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A label for a new arena whose bytes belong to these owners.
+    pub(super) fn add(&self, owners: &[(Tag, u64)]) -> LabelId {
+        let mut arenas = self.all();
+        let label = label::intern(&format!("arena {} of planned memory", arenas.len() + 1));
+        arenas.insert(label, owners.to_vec());
+        label
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
     /// Replaces each arena by its owners, and by an owner for the bytes that none of them uses.
-    fn expand(&self, owners: Vec<Owner>) -> Vec<Owner> {
+    pub(super) fn expand(&self, owners: Vec<Owner>) -> Vec<Owner> {
         let arenas = self.all();
         if !owners.iter().any(|owner| arenas.contains_key(&owner.label)) {
             return owners;
@@ -41,38 +52,5 @@ impl Arenas {
         let mut owners: Vec<Owner> = sums.into_values().filter(|owner| owner.bytes > 0).collect();
         owners.sort_by_key(|owner| (Reverse(owner.bytes), owner.label, owner.category));
         owners
-    }
-}
-
-impl Device {
-    /// A label for a new arena whose bytes belong to these owners.
-    pub(crate) fn new_arena(&self, owners: &[(Tag, u64)]) -> LabelId {
-        let mut arenas = self.0.arenas.all();
-        let label = label::intern(&format!("arena {} of planned memory", arenas.len() + 1));
-        arenas.insert(label, owners.to_vec());
-        label
-    }
-
-    /// These owners, with those of arenas.
-    pub(super) fn with_arenas(&self, owners: Vec<Owner>) -> Vec<label::Owner> {
-        let named = |Owner { label, category, bytes, blocks }| {
-            let label = label::text(label);
-            label::Owner { label, category, bytes, blocks }
-        };
-        self.0.arenas.expand(owners).into_iter().map(named).collect()
-    }
-
-    /// The bytes of these owners by category; `known` if there are no arenas.
-    pub(super) fn by_category(
-        &self,
-        known: CategoryBytes,
-        owners: impl FnOnce() -> Vec<Owner>,
-    ) -> CategoryBytes {
-        if self.0.arenas.all().is_empty() {
-            return known;
-        }
-        let mut sums = CategoryBytes::default();
-        self.0.arenas.expand(owners()).iter().for_each(|owner| sums[owner.category] += owner.bytes);
-        sums
     }
 }

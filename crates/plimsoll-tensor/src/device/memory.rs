@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use plimsoll_alloc::{CategoryBytes, Gauges, MemoryInfo, Segment};
+use plimsoll_alloc::{CategoryBytes, Gauges, LabelId, MemoryInfo, Owner, Segment, Tag};
 
 use super::Device;
 use crate::alloc_conf;
@@ -207,5 +207,29 @@ impl Device {
     /// less than [`Device::memory_reserved`].
     pub fn resident_bytes(&self) -> Option<u64> {
         self.0.backend.resident_bytes()
+    }
+
+    /// A label for a new arena whose bytes belong to these owners.
+    pub(crate) fn new_arena(&self, owners: &[(Tag, u64)]) -> LabelId {
+        self.0.arenas.add(owners)
+    }
+
+    /// These owners, with those of arenas.
+    fn with_arenas(&self, owners: Vec<Owner>) -> Vec<label::Owner> {
+        let named = |Owner { label, category, bytes, blocks }| {
+            let label = label::text(label);
+            label::Owner { label, category, bytes, blocks }
+        };
+        self.0.arenas.expand(owners).into_iter().map(named).collect()
+    }
+
+    /// The bytes of these owners by category; `known` if there are no arenas.
+    fn by_category(&self, known: CategoryBytes, owners: impl FnOnce() -> Vec<Owner>) -> CategoryBytes {
+        if self.0.arenas.is_empty() {
+            return known;
+        }
+        let mut sums = CategoryBytes::default();
+        self.0.arenas.expand(owners()).iter().for_each(|owner| sums[owner.category] += owner.bytes);
+        sums
     }
 }

@@ -4,11 +4,11 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `arenas` | who uses the bytes of planned steps |
 //! | `callbacks` | functions that are called when memory is requested or freed |
 //! | `reads` | the values that a program has read in a rehearsal |
 //! | this one | the handle |
 //! | `events`, `rehearsal` | [`Device::on_event`], [`Device::rehearse`] |
-//! | `arenas` | who uses the bytes of planned steps |
 //! | `memory` | statistics under PyTorch's names, limits, owners |
 
 mod arenas;
