@@ -37,18 +37,36 @@ impl Buffer {
 ///
 /// [`Error::EmptyLifetime`], [`Error::TooLarge`].
 pub fn lower_bound(buffers: &[Buffer]) -> Result<u64, Error> {
+    peak(buffers).map(|(_, bytes)| bytes)
+}
+
+/// The first time at which the total size of all live buffers is largest, and that size; both are 0 without buffers.
+///
+/// ```
+/// use plimsoll_packing::{Buffer, peak};
+/// let buffers = [(0, 4, 10), (2, 6, 20), (5, 9, 5)].map(|(lower, upper, size)| Buffer { lower, upper, size });
+/// assert_eq!(peak(&buffers)?, (2, 30));
+/// # Ok::<(), plimsoll_packing::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// The same errors as [`lower_bound`].
+pub fn peak(buffers: &[Buffer]) -> Result<(u64, u64), Error> {
     check_buffers(buffers)?;
     // Ends come before beginnings at the same time, because lifetimes are half-open.
     let ends = buffers.iter().map(|buffer| (buffer.upper, false, buffer.size));
     let mut events: Vec<(u64, bool, u64)> = ends.collect();
     events.extend(buffers.iter().map(|buffer| (buffer.lower, true, buffer.size)));
     events.sort_unstable();
-    let (mut live, mut most) = (0, 0);
-    for (_, begins, size) in events {
+    let (mut live, mut at, mut most) = (0, 0, 0);
+    for (time, begins, size) in events {
         live = if begins { live + size } else { live - size };
-        most = most.max(live);
+        if live > most {
+            (at, most) = (time, live);
+        }
     }
-    Ok(most)
+    Ok((at, most))
 }
 
 /// Rejects lists that cannot be packed, so that no sum of sizes overflows later.

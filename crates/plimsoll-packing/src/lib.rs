@@ -45,7 +45,7 @@ mod packing;
 mod search;
 mod sections;
 
-pub use buffer::{Buffer, lower_bound};
+pub use buffer::{Buffer, lower_bound, peak};
 pub use error::Error;
 pub use pack::{Effort, pack, pack_within};
 pub use packing::Packing;

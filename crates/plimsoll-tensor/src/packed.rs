@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_alloc::{StreamId, Tag};
-use plimsoll_packing::{Buffer, Effort, lower_bound, pack};
+use plimsoll_packing::{Buffer, Effort, pack, peak};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -95,15 +95,15 @@ impl MemoryPlan {
         let buffers: Vec<Buffer> = requests.iter().filter_map(buffer).collect();
         let failed = |why: plimsoll_packing::Error| Error::argument("traced", why.to_string());
         let packing = pack(&buffers, Effort::default()).map_err(failed)?;
+        let (at_peak, live_bytes) = peak(&buffers).map_err(failed)?;
         let report = TracedPlan {
             arena_bytes: packing.bytes,
-            live_bytes: lower_bound(&buffers).map_err(failed)?,
+            live_bytes,
             planned: buffers.len(),
             unplanned: requests.len() - buffers.len(),
         };
         let mut offsets = packing.offsets.into_iter();
         let place = |it: &Recorded| (it.asked, upper(it).and_then(|_| offsets.next()));
-        let at_peak = peak_of(&buffers);
         let is_live = |buffer: &Buffer| buffer.lower <= at_peak && at_peak < buffer.upper;
         let owners = requests
             .iter()
@@ -149,21 +149,4 @@ pub(crate) fn want_no_other_run() -> Result<()> {
         true => Err(Error::argument("traced", "a traced function cannot run inside of another one")),
         false => Ok(()),
     }
-}
-
-/// A time at which most bytes are in use.
-fn peak_of(buffers: &[Buffer]) -> u64 {
-    let mut changes: Vec<(u64, i128)> = Vec::with_capacity(2 * buffers.len());
-    for &Buffer { lower, upper, size } in buffers {
-        changes.extend([(lower, i128::from(size)), (upper, -i128::from(size))]);
-    }
-    changes.sort_unstable();
-    let (mut live, mut most, mut at) = (0, 0, 0);
-    for (time, bytes) in changes {
-        live += bytes;
-        if live > most {
-            (most, at) = (live, time);
-        }
-    }
-    at
 }
