@@ -128,6 +128,8 @@ pub struct Graph {
     step_at: Vec<usize>,
     pool: GraphPool,
     difference: Option<TracedDifference>,
+    /// How long a replay takes on a simulated GPU, in seconds.
+    seconds: f64,
 }
 
 /// The random streams that a replay draws from one source.
@@ -174,10 +176,13 @@ impl Graph {
         device.empty_cache()?;
         let pool = pool.map_or_else(|| GraphPool::new(device), |pool| Ok(pool.clone()))?;
         let capture = Capture::begin(device, &pool)?;
-        let done = f();
+        let (done, seconds) = match device.clocks() {
+            Some(clocks) => clocks.undone(device.current_stream().id(), f),
+            None => (f(), 0.0),
+        };
         let ended = capture.end();
         let out = done?;
-        Ok((Graph::new(device, pool, ended?)?, out))
+        Ok((Graph { seconds, ..Graph::new(device, pool, ended?)? }, out))
     }
 
     /// [`Graph::capture`] of a function whose memory was planned in the run before: planned requests are served from the
@@ -237,7 +242,19 @@ impl Graph {
             return Err(Error::Captured { op: "capture", why });
         }
         let device = device.clone();
-        Ok(Graph { device, on, work, draws, sources, steps, updates, step_at, pool, difference: None })
+        Ok(Graph {
+            device,
+            on,
+            work,
+            draws,
+            sources,
+            steps,
+            updates,
+            step_at,
+            pool,
+            difference: None,
+            seconds: 0.0,
+        })
     }
 
     /// Queues the captured work again, with the next random numbers, on the captured stream. The current stream waits for it.
@@ -253,6 +270,9 @@ impl Graph {
             self.on.wait_stream(&current)?;
             work.replay()?;
             current.wait_stream(&self.on)?;
+        }
+        if let Some(clocks) = self.device.clocks() {
+            clocks.advance(current.id(), self.seconds);
         }
         for source in &self.sources {
             let next_stream = source.base.next_stream + source.count;

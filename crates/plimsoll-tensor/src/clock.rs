@@ -214,6 +214,25 @@ impl Clocks {
         *clock = clock.max(at);
     }
 
+    /// Adds work to a stream that takes this long.
+    pub(crate) fn advance(&self, stream: StreamId, seconds: f64) {
+        *self.state().streams.entry(stream).or_default() += seconds;
+    }
+
+    /// Runs `f`, and turns the clocks back. Returns by how much it advanced a stream, in seconds.
+    pub(crate) fn undone<T>(&self, stream: StreamId, f: impl FnOnce() -> T) -> (T, f64) {
+        let (streams, collective) = {
+            let state = self.state();
+            (state.streams.clone(), state.collective)
+        };
+        let result = f();
+        let mut state = self.state();
+        let clock = |streams: &BTreeMap<StreamId, f64>| streams.get(&stream).copied().unwrap_or(0.0);
+        let seconds = clock(&state.streams) - clock(&streams);
+        (state.streams, state.collective) = (streams, collective);
+        (result, seconds)
+    }
+
     /// When the last stream finishes.
     pub(crate) fn all_done(&self) -> Duration {
         Duration::from_secs_f64(self.state().streams.values().copied().fold(0.0, f64::max))

@@ -354,9 +354,9 @@ fn a_captured_step_is_planned_and_its_bytes_have_owners() {
     let mut adamw = AdamW::new(model.parameters(), AdamWOptions::default());
     let mut captured = CapturedStep::new(&device);
     let (images, labels) = batch(&device, 0, 8);
-    let mut requests = Vec::new();
-    let mut peaks = Vec::new();
+    let (mut requests, mut times) = (Vec::new(), Vec::new());
     for _ in 0..6 {
+        let before = device.estimated_time().unwrap();
         let run = captured.run(&[&images, &labels], &mut [&mut adamw], |inputs, optimizers| {
             let loss = model.forward(&inputs[0])?.cross_entropy(&inputs[1])?;
             optimizers[0].zero_grad();
@@ -366,10 +366,13 @@ fn a_captured_step_is_planned_and_its_bytes_have_owners() {
         });
         run.unwrap();
         requests.push(device.memory_stats()["allocation.all.allocated"]);
-        peaks.push(device.owners_at_peak());
+        times.push((device.estimated_time().unwrap() - before).as_secs_f64());
     }
     assert_eq!((captured.captures(), adamw.steps()), (1, vec![6; 4]));
     assert_eq!(requests[4], requests[5], "a replay requests nothing");
+    // It also copies the inputs to their fixed memory.
+    assert!(times[2] <= times[5] && times[5] < 1.2 * times[2], "{times:?}");
+    assert!((times[3] - times[5]).abs() < 1e-9, "the capture takes no time on the GPU: {times:?}");
     // The inputs' fixed memory and the arena; gradients and the loss are in the arena as well.
     assert_eq!(requests[3] - requests[2], 3);
     let plan = captured.plan().unwrap();

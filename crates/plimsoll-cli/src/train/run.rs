@@ -322,11 +322,7 @@ impl<'a> Run<'a> {
             } else {
                 self.step(&tensors)?
             };
-            // A replay does the work of the steps before it, but the clocks of a simulated GPU do not see it.
-            if self.captured.as_ref().is_none_or(|captured| captured.captures() == 0) {
-                self.trained.estimated =
-                    device.estimated_time().zip(before).map(|(now, before)| now - before);
-            }
+            self.trained.estimated = device.estimated_time().zip(before).map(|(now, before)| now - before);
             drop(tensors);
             let samples = batches[0].samples * lanes;
             let sum =
