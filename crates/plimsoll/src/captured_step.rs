@@ -3,6 +3,7 @@
 //! [`Graph`] is the device's part of a captured step. This file keeps the inputs at fixed addresses, the gradients, one graph
 //! for each shape of the inputs, and the optimizers, whose step numbers and options change from replay to replay.
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -198,7 +199,7 @@ impl CapturedStep {
     ) -> Result<Vec<Tensor>> {
         let here = inputs.iter().map(|input| input.to_device(&self.device));
         let inputs: Vec<Tensor> = here.collect::<Result<_>>()?;
-        let at = match self.place(&inputs, &has_gradients(optimizers)) {
+        let at = match self.place(&inputs, optimizers) {
             Place::Captured(at) => at,
             Place::Recorded(at) => {
                 let pool = self.state_pool()?;
@@ -299,8 +300,8 @@ impl CapturedStep {
         Ok(self.pool.insert(pool).clone())
     }
 
-    /// How a step with these inputs and gradients runs.
-    fn place(&mut self, inputs: &[Tensor], has_gradients: &[bool]) -> Place {
+    /// How a step with these inputs and the gradients that are there runs.
+    fn place(&mut self, inputs: &[Tensor], optimizers: &[&mut dyn Optimizer]) -> Place {
         if !self.device.captures() {
             return Place::Usual;
         }
@@ -310,7 +311,9 @@ impl CapturedStep {
             dtype: input.dtype(),
         };
         let forms: Vec<Form> = inputs.iter().map(form).collect();
-        let suits = |shape: &Shape| shape.had_gradients.as_ref().is_none_or(|had| had == has_gradients);
+        // Most steps clear gradients themselves, and a replay does not look for them then.
+        let now = LazyCell::new(|| has_gradients(optimizers));
+        let suits = |shape: &Shape| shape.had_gradients.as_ref().is_none_or(|had| *had == *now);
         let mut of_form =
             self.shapes.iter().enumerate().filter(|(_, shape)| shape.inputs == forms).peekable();
         // With other gradients than in the runs before, one more run is recorded, if runs are recorded after others at all.

@@ -142,9 +142,8 @@ impl Checkpoint {
         layout::save_as(self.tensors.iter(), texts, path.as_ref())
     }
 
-    /// [`Checkpoint::save`] on a thread, while training goes on. Before this returns, the tensors are copied to pinned host
-    /// memory ([`StateDict::stage`]), of which the copies need as many bytes as the file. Waits for the previous save of
-    /// `saving`.
+    /// [`Checkpoint::save`] on a thread, while training goes on. Waits for the previous save of `saving`, and copies the tensors
+    /// to pinned host memory before it returns ([`StateDict::stage`]). The copies need as many bytes as the file.
     ///
     /// # Errors
     /// The error of the previous save, or if no pinned memory is available: nothing is then saved. The errors of this save
