@@ -69,11 +69,13 @@ impl GraphPool {
         self.arena.as_ref().map_or(0, |(_, bytes)| *bytes)
     }
 
-    /// Lets later captures overwrite a tensor in the arena that an earlier capture has left, such as a gradient that the next
-    /// replay of its graph writes again.
-    pub fn release(&self, tensor: &Tensor) {
+    /// Says which tensors that earlier captures have left in the arena are in use. Later captures overwrite the others, such as a
+    /// gradient that the next replay of its graph writes again. Call it with all of them before each capture.
+    pub fn set_in_use<'a>(&self, left: impl IntoIterator<Item = (&'a Tensor, bool)>) {
         if let Some((arena, _)) = &self.arena {
-            arena.release(tensor.storage_ptr());
+            let place =
+                |(tensor, is_used): (&Tensor, bool)| (tensor.storage_ptr(), tensor.storage_bytes(), is_used);
+            arena.set_in_use(left.into_iter().map(place));
         }
     }
 

@@ -89,6 +89,8 @@ struct Live {
     /// Addresses, each with its end and the number of its lease.
     ranges: BTreeMap<u64, (u64, u64)>,
     leases: u64,
+    /// Addresses, each with its end, of what captured graphs have left and the program uses now.
+    left: Vec<(u64, u64)>,
 }
 
 impl Arena {
@@ -103,7 +105,8 @@ impl Arena {
     /// Marks bytes as used. Returns the number of their lease; `None`, and does nothing, if some of them already are.
     fn take(&self, address: u64, bytes: u64) -> Option<u64> {
         let (mut live, end) = (self.live(), address + bytes);
-        let is_free = live.ranges.range(..end).next_back().is_none_or(|(_, &(last, _))| last <= address);
+        let is_free = live.ranges.range(..end).next_back().is_none_or(|(_, &(last, _))| last <= address)
+            && live.left.iter().all(|&(begin, last)| end <= begin || last <= address);
         is_free.then(|| {
             live.leases += 1;
             let lease = live.leases;
@@ -119,9 +122,17 @@ impl Arena {
         }
     }
 
-    /// Lets later runs overwrite the memory at an address, although it is in use.
-    pub(crate) fn release(&self, address: u64) {
-        self.live().ranges.remove(&address);
+    /// Says which of the memory that captured graphs have left is in use: address, bytes, and whether it is. Later runs overwrite
+    /// the rest, although it has leases: the next replay of its graph writes it again.
+    pub(crate) fn set_in_use(&self, left: impl Iterator<Item = (u64, u64, bool)>) {
+        let mut live = self.live();
+        live.left.clear();
+        for (address, bytes, is_used) in left {
+            match is_used {
+                true => live.left.push((address, address + bytes)),
+                false => drop(live.ranges.remove(&address)),
+            }
+        }
     }
 }
 

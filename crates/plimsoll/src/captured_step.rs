@@ -76,9 +76,9 @@ pub struct CapturedStep {
 struct Shape {
     inputs: Vec<Form>,
     runs: u64,
-    /// Which parameters had gradients before the recorded run, or else the captured one; `None` if that does not matter,
-    /// or is not known yet: Note [Gradients of the run before].
-    had_gradients: Option<Vec<bool>>,
+    /// Whether each parameter had a gradient before the recorded run, or else the captured one; `None` if that does not
+    /// matter: Note [Gradients of the run before]. Empty if it matters for none, or is not known yet.
+    had_gradients: Vec<Option<bool>>,
     recorded: Option<Recorded>,
     captured: Option<Captured>,
 }
@@ -87,8 +87,8 @@ struct Shape {
 #[derive(Debug)]
 struct Recorded {
     plan: MemoryPlan,
-    /// Whether the step dropped all gradients that were there before it: Note [Gradients of the run before].
-    replaces_gradients: bool,
+    /// Whether the step dropped the gradient that each parameter had before: Note [Gradients of the run before].
+    replaced: Vec<bool>,
 }
 
 /// How a step runs.
@@ -106,9 +106,9 @@ enum Place {
 
 // Note [Gradients of the run before]. A step that clears gradients itself drops those of the run before and makes new ones. In a
 // capture, both would be alive until the step clears them, one set outside the arena or where another shape has left it. So the
-// gradients are dropped before the capture, if the recorded run shows that the step drops them. If it does not, it matters which
-// gradients are there: the step makes new ones, or adds to those. So there is a graph for each case, and a graph that adds to
-// gradients is captured again if they are other tensors now. No graph of another shape overwrites them.
+// gradients are dropped before the capture, if the recorded run shows that the step drops them. Of other parameters it matters
+// whether they have gradients: the step makes new ones, or adds to those. So there is a graph for each case, and a graph that adds
+// to gradients is captured again if they are other tensors now. No graph of another shape overwrites them.
 
 /// The properties of an input that must match for a graph to accept it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,7 +183,8 @@ impl CapturedStep {
         self.pool = None;
     }
 
-    /// Runs `step`, as usual or by a replay, with these inputs and all optimizers that it steps. The tensors that `step` returns
+    /// Runs `step`, as usual or by a replay, with these inputs and all optimizers that it steps, or whose parameters get gradients
+    /// in it: a replay leaves the gradients of other parameters as they were at the capture. The tensors that `step` returns
     /// are detached; after a replay, the next replay overwrites them.
     ///
     /// # Errors
@@ -206,8 +207,13 @@ impl CapturedStep {
                 let had = has_gradients(optimizers);
                 let run = || self.recorded(&inputs, optimizers, &mut step);
                 let (outputs, recorded) = with_state_pool(&pool, run)?;
+                let matters =
+                    had.into_iter().zip(&recorded.replaced).map(|(had, dropped)| (!dropped).then_some(had));
                 let shape = &mut self.shapes[at];
-                shape.had_gradients = Some(had).filter(|_| !recorded.replaces_gradients);
+                shape.had_gradients = matters.collect();
+                if shape.had_gradients.iter().all(Option::is_none) {
+                    shape.had_gradients.clear();
+                }
                 shape.recorded = Some(recorded);
                 return Ok(outputs);
             }
@@ -218,9 +224,7 @@ impl CapturedStep {
             Place::Usual => return Ok(detached(&step(&inputs, optimizers)?)),
         };
         let shape = &mut self.shapes[at];
-        if let Some(captured) =
-            shape.captured.as_mut().filter(|it| shape.had_gradients.is_none() || it.adds_to_these())
-        {
+        if let Some(captured) = shape.captured.as_mut().filter(|it| it.adds_to_these()) {
             match captured.replay(&inputs, optimizers) {
                 // The optimizer's new options need other kernels.
                 Err(Error::Captured { .. }) => {}
@@ -254,21 +258,23 @@ impl CapturedStep {
         step: &mut impl FnMut(&[Tensor], Optimizers<'_, '_>) -> Result<Vec<Tensor>>,
     ) -> Result<(Vec<Tensor>, Recorded)> {
         // A handle would keep the gradient alive.
-        let watched = |parameter: Tensor| {
+        let watched = |parameter: &Tensor| {
             let (gradient, is_freed) = (parameter.grad()?, Arc::new(AtomicBool::new(false)));
             let freed = Arc::clone(&is_freed);
             gradient.register_free_hook(move |_| freed.store(true, Relaxed));
-            Some((parameter, gradient.storage_ptr(), is_freed))
+            Some((gradient.storage_ptr(), is_freed))
         };
-        let before: Vec<_> = parameters(optimizers).into_iter().filter_map(watched).collect();
+        let parameters = parameters(optimizers);
+        let before: Vec<Option<(u64, Arc<AtomicBool>)>> = parameters.iter().map(watched).collect();
         let run = || Ok(detached(&step(inputs, optimizers)?));
         let (outputs, plan) = MemoryPlan::record(&self.device, run)?;
-        let is_replaced = |(parameter, address, is_freed): &(Tensor, u64, Arc<AtomicBool>)| {
-            let is_same = |now: Tensor| now.storage_ptr() == *address;
-            is_freed.load(Relaxed) || !parameter.grad().is_some_and(is_same)
+        let is_replaced = |(parameter, before): (&Tensor, &Option<(u64, Arc<AtomicBool>)>)| {
+            before.as_ref().is_some_and(|(address, is_freed)| {
+                is_freed.load(Relaxed) || parameter.grad().is_none_or(|now| now.storage_ptr() != *address)
+            })
         };
-        let replaces_gradients = !before.is_empty() && before.iter().all(is_replaced);
-        Ok((outputs, Recorded { plan, replaces_gradients }))
+        let replaced = parameters.iter().zip(&before).map(is_replaced).collect();
+        Ok((outputs, Recorded { plan, replaced }))
     }
 
     fn state_pool(&mut self) -> Result<GraphPool> {
@@ -284,9 +290,8 @@ impl CapturedStep {
         let plan = self.shapes[at].recorded.as_ref().map(|recorded| &recorded.plan);
         let arena_bytes = plan.map_or(0, |plan| plan.report().arena_bytes);
         if let Some(pool) = self.pool.as_ref().filter(|pool| keeps || arena_bytes <= pool.arena_bytes()) {
-            for shape in &self.shapes {
-                shape.captured.iter().for_each(|captured| captured.release(pool));
-            }
+            let captured = self.shapes.iter().filter_map(|shape| shape.captured.as_ref());
+            pool.set_in_use(captured.flat_map(Captured::left));
             return Ok(pool.clone());
         }
         self.shapes.iter_mut().for_each(|shape| shape.captured = None);
@@ -313,7 +318,10 @@ impl CapturedStep {
         let forms: Vec<Form> = inputs.iter().map(form).collect();
         // Most steps clear gradients themselves, and a replay does not look for them then.
         let now = LazyCell::new(|| has_gradients(optimizers));
-        let suits = |shape: &Shape| shape.had_gradients.as_ref().is_none_or(|had| *had == *now);
+        let suits = |shape: &Shape| {
+            let mut had = shape.had_gradients.iter().enumerate();
+            had.all(|(i, had)| had.is_none_or(|had| now.get(i) == Some(&had)))
+        };
         let mut of_form =
             self.shapes.iter().enumerate().filter(|(_, shape)| shape.inputs == forms).peekable();
         // With other gradients than in the runs before, one more run is recorded, if runs are recorded after others at all.
@@ -344,12 +352,13 @@ impl CapturedStep {
         step: &mut impl FnMut(&[Tensor], Optimizers<'_, '_>) -> Result<Vec<Tensor>>,
     ) -> Result<Captured> {
         let parameters = parameters(optimizers);
-        if self.shapes[at].recorded.as_ref().is_some_and(|recorded| recorded.replaces_gradients) {
-            parameters.iter().for_each(Tensor::clear_grad);
+        if let Some(Recorded { replaced, .. }) = &self.shapes[at].recorded {
+            let replaced = parameters.iter().zip(replaced).filter(|(_, replaced)| **replaced);
+            replaced.for_each(|(parameter, _)| parameter.clear_grad());
         }
         let had = has_gradients(optimizers);
         if self.shapes[at].recorded.is_none() {
-            self.shapes[at].had_gradients = Some(had.clone());
+            self.shapes[at].had_gradients = had.iter().copied().map(Some).collect();
         }
         let pool = self.pool(at, had.contains(&true))?;
         let inputs: Vec<Tensor> = inputs.iter().map(room_for).collect::<Result<_>>()?;
@@ -396,14 +405,15 @@ impl Captured {
         )
     }
 
-    /// Lets later captures overwrite what only this graph keeps. Its next replay writes it again.
-    fn release(&self, pool: &GraphPool) {
+    /// The tensors that a replay leaves, and whether anyone else uses them. If not, later captures may overwrite them, because
+    /// the next replay writes them again.
+    fn left(&self) -> impl Iterator<Item = (&Tensor, bool)> {
         let gradients = self.gradients.iter().filter_map(|gradient| gradient.written.as_ref());
-        let is_unused = |tensor: &&Tensor| {
+        let is_used = |tensor: &Tensor| {
             let StorageUses { handles, views, saved, .. } = tensor.storage_uses();
-            (handles, views, saved) == (1, 0, 0)
+            (handles, views, saved) != (1, 0, 0)
         };
-        gradients.chain(&self.outputs).filter(is_unused).for_each(|tensor| pool.release(tensor));
+        gradients.chain(&self.outputs).map(move |tensor| (tensor, is_used(tensor)))
     }
 
     fn replay(&mut self, inputs: &[Tensor], optimizers: Optimizers<'_, '_>) -> Result<Vec<Tensor>> {

@@ -9,11 +9,11 @@ use plimsoll::optim::{
 use plimsoll::testing::LateConfig;
 use plimsoll::{CapturedStep, DType, Device, Error, Result, SimConfig, Tensor};
 
-fn late() -> Device {
+pub(crate) fn late() -> Device {
     Device::late(LateConfig::default())
 }
 
-fn model(device: &Device) -> Sequential {
+pub(crate) fn model(device: &Device) -> Sequential {
     Sequential::new(&Scope::new(device, 3))
         .push(|s| Conv2d::new(s, 1, 4, 3))
         .unwrap()
@@ -27,7 +27,7 @@ fn model(device: &Device) -> Sequential {
         .unwrap()
 }
 
-fn batch(device: &Device, number: u64, size: usize) -> (Tensor, Tensor) {
+pub(crate) fn batch(device: &Device, number: u64, size: usize) -> (Tensor, Tensor) {
     let pixels: Vec<f32> = (0..size as u64 * 64)
         .map(|i| ((i * 2_654_435_761 + number * 977) % 2001) as f32 / 1000.0 - 1.0)
         .collect();
@@ -393,45 +393,6 @@ fn a_captured_step_is_planned_and_its_bytes_have_owners() {
     adamw.zero_grad();
     drop((images, labels));
     assert_eq!(device.memory_allocated(), 3 * parameters);
-}
-
-#[test]
-fn shapes_share_an_arena_and_gradients_to_which_a_step_adds_are_kept() {
-    let device = late();
-    let run = |captures: bool, sizes: [usize; 4]| {
-        let model = model(&device);
-        let parameters = model.parameters();
-        let mut sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.05, ..SgdOptions::default() });
-        let mut captured = CapturedStep::new(&device).warm_up(2);
-        device.manual_seed(5);
-        let mut values = Vec::new();
-        for number in 0..24 {
-            // The gradients of four batches of different sizes are added up.
-            let (images, labels) = batch(&device, number, sizes[number as usize % 4]);
-            let step = |inputs: &[Tensor], _: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
-                let loss = model.forward(&inputs[0])?.cross_entropy(&inputs[1])?;
-                loss.backward()?;
-                Ok(vec![loss])
-            };
-            let outputs = match captures {
-                true => captured.run(&[&images, &labels], &mut [&mut sgd], step).unwrap(),
-                false => step(&[images, labels], &mut [&mut sgd]).unwrap(),
-            };
-            values.extend(outputs[0].to_vec::<f32>().unwrap());
-            values.extend(parameters[3].grad().unwrap().to_vec::<f32>().unwrap());
-            if number % 4 == 3 {
-                sgd.step().unwrap();
-                sgd.zero_grad();
-            }
-        }
-        values.extend(parameters.iter().flat_map(|it| it.to_vec::<f32>().unwrap()));
-        (values, captured.captures())
-    };
-    for sizes in [[9, 8, 5, 8], [8, 8, 8, 8], [5, 8, 9, 5]] {
-        let ((values, captures), (expected, _)) = (run(true, sizes), run(false, sizes));
-        assert_eq!(values, expected, "{sizes:?}");
-        assert!((2..=8).contains(&captures), "{sizes:?}: {captures}");
-    }
 }
 
 /// The peak of reserved bytes in some steps of a wide network.

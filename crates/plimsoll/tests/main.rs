@@ -7,6 +7,7 @@ mod adamw_8bit;
 mod backend;
 mod bad_input;
 mod budget;
+mod captured_gradients;
 mod captured_step;
 mod checkpoint;
 mod conv_layers;
