@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 LEAST_GROWTH = 16 << 10  # bytes per step; less growth does not matter
@@ -46,6 +48,38 @@ def record_history(torch: Any, *, stacks: str, max_entries: int, context: str | 
         record(global_record_annotations=True, **options)
     except TypeError:  # an older PyTorch without that option
         record(**options)
+
+
+@contextlib.contextmanager
+def without_inductor(torch: Any) -> Iterator[None]:
+    """Keeps PyTorch's snapshot from importing `torch._inductor`, which takes 1 to 2 s.
+
+    The snapshot asks `torch` for that module, to name the lines of compiled code, and `torch` imports it when it is
+    asked. A program that has not imported it has compiled nothing.
+    """
+    names = vars(torch)
+    is_missing = "_inductor" not in names
+    if is_missing:
+        names["_inductor"] = None
+    try:
+        yield
+    finally:
+        if is_missing and names["_inductor"] is None:
+            del names["_inductor"]
+
+
+def read_snapshot(torch: Any) -> dict[str, Any]:
+    """PyTorch's snapshot of its allocator, with the recorded history."""
+    with without_inductor(torch):
+        snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
+        return snapshot
+
+
+def dump_snapshot(torch: Any, path: str) -> None:
+    """Writes PyTorch's snapshot as PyTorch does. The file is either complete or missing."""
+    with without_inductor(torch):
+        torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
+    os.replace(f"{path}.unfinished", path)
 
 
 def write_snapshot(torch: Any, snapshot: dict[str, Any], path: str, max_entries: int, skipped: int | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ._holding.skipped import Skipped
 from ._program import answer
-from .allocator import record_history, write_snapshot
+from .allocator import read_snapshot, record_history, write_snapshot
 from .errors import PlimsollError
 
 ENTRIES = 1_000_000  # the number of latest events that PyTorch keeps
@@ -73,7 +73,7 @@ class Recording:
         """Writes the snapshot, including what `plimsoll explain` needs in addition to PyTorch's own data."""
         import torch
 
-        snapshot = torch.cuda.memory._snapshot()
+        snapshot = read_snapshot(torch)
         if self.is_shared:
             for nth, events in enumerate(snapshot["device_traces"]):
                 snapshot["device_traces"][nth] = [it for it in events if it.get("time_us", 0) >= self.began_us]

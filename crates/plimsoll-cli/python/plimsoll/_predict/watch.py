@@ -26,7 +26,7 @@ from .. import protocol
 from .._holding.falling import Falling
 from .._holding.growing import Growing
 from .._waste.peak import Peak
-from ..allocator import allocated, backend, levels, record_history
+from ..allocator import allocated, backend, dump_snapshot, levels, record_history
 from ..frames import is_library
 from . import compiled, marks, network, patches, settings, sparse, view
 from . import device as standin
@@ -412,9 +412,7 @@ class Watch:
         """Writes PyTorch's snapshot."""
         if self.allocator != "native" or not settings.RECORDS:
             return
-        path = os.path.join(settings.FOLDER, f"{self.pid}.pickle")
-        self.torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
-        os.replace(f"{path}.unfinished", path)
+        dump_snapshot(self.torch, os.path.join(settings.FOLDER, f"{self.pid}.pickle"))
 
     def report(self) -> None:
         """Writes this process's report: protocol.py has its fields."""

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .. import protocol, sizes
-from ..allocator import allocated, record_history, write_snapshot
+from ..allocator import allocated, read_snapshot, record_history, write_snapshot
 from . import ends, settings
 from .settings import answer
 
@@ -158,7 +158,7 @@ class Attend:
 
     def dump(self, path: str) -> str:
         """Writes a snapshot, and returns its path."""
-        snapshot = self.torch.cuda.memory._snapshot()
+        snapshot = read_snapshot(self.torch)
         skipped = self.gauges.skipped
         if not self.gauges.capturing:
             skipped.settle()
