@@ -96,7 +96,7 @@ fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'
         ],
         (_, Some(true)) => vec![
             "the kernel killed a process on this machine during the run, because the host ran out of memory: perhaps one of \
-             this program",
+             this program's",
         ],
         (Some(SIGKILL), known) => vec![
             "ended by SIGKILL: a scheduler, a container or a person killed it",
