@@ -32,9 +32,9 @@ pub(super) struct Estimates<'a> {
 /// What an estimate may be based on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Precision {
-    /// Interpolation between the levels of a technique.
+    /// Only interpolation between the levels of a technique.
     Linear,
-    /// Also the assumption that a technique saves the same bytes in every set.
+    /// In addition, the assumption that a technique saves the same bytes in every set.
     Rough,
 }
 
@@ -43,7 +43,7 @@ impl Mix {
         Mix(BTreeMap::from([(index, 1.0)]))
     }
 
-    /// The weighted sum of some mixes.
+    /// A weighted sum of mixes.
     fn sum<const N: usize>(parts: [(&Mix, f64); N]) -> Mix {
         let mut all = BTreeMap::new();
         for (mix, weight) in parts {
@@ -54,7 +54,7 @@ impl Mix {
         Mix(all)
     }
 
-    /// The same weighted sum, applied to a quantity of the known sets.
+    /// The weighted sum of a quantity of the known sets, such as their peaks.
     pub(super) fn apply(&self, quantity: impl Fn(usize) -> u64) -> u64 {
         let sum: f64 = self.0.iter().map(|(&index, weight)| weight * quantity(index) as f64).sum();
         sum.max(0.0).round() as u64
@@ -146,7 +146,8 @@ impl<'a> Estimates<'a> {
         })
     }
 
-    /// The set without a technique that saves about the same bytes in each set, and those bytes.
+    /// The mix for a set with a technique that saves about the same bytes in each set: the set without the
+    /// technique, minus those bytes.
     fn composed(&self, set: &Set) -> Result<Mix, Set> {
         for technique in set.techniques().filter(|it| is_constant(*it)) {
             let rest = set.without(technique);

@@ -47,7 +47,7 @@ pub(super) fn offers(plan: &Plan) -> Value {
     plan.offers.iter().map(|it| row(it, &plan.target)).collect()
 }
 
-/// The lines of code that save memory, and the runs with them.
+/// The lines of code that save memory, and the runs of the program with these lines.
 pub(super) fn code_change(plan: &Plan) -> Value {
     let Some(code) = &plan.code else { return Value::Null };
     let line = |it: &NewLine| json!({ "file": it.file, "after": it.after, "replaces": it.replaces, "indent": it.indent, "text": it.text });

@@ -190,7 +190,8 @@ struct Plan {
     candidates: Vec<Candidate>,
     /// The index of the chosen candidate.
     chosen: Option<usize>,
-    /// A set that only just fits and was not chosen, because the chosen one has room and takes about the same time.
+    /// The best set, if it was not chosen: it only just fits, and the chosen set has room and takes about the same
+    /// time.
     instead_of: Option<usize>,
     is_interrupted: bool,
     /// Whether the search ended because its time ran out.

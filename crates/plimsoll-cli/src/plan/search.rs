@@ -83,8 +83,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Tries sets until the goal is met as well as it can be. The first candidate is the unchanged program. A second
-    /// call takes into account corrections that were made to candidates in the meantime.
+    /// Tries sets until no other set can be better, or the time is up. The first candidate is the unchanged program.
+    /// A second call takes into account corrections that were made to candidates in the meantime.
     ///
     /// # Errors
     /// I/O errors.
@@ -135,9 +135,9 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Estimates how much longer the search will take, from the average time of the `runs` so far: the search runs
-    /// this many sets now, and a few more after them. The search ends with a run at the GPU's size, which takes about
-    /// half as long as the first.
+    /// Estimates how much longer the search will take: it runs `sets` sets now, and a few more after them, each for
+    /// the average time of the `runs` so far. The search ends with a run at the GPU's size, which takes about half as
+    /// long as the first.
     fn remaining(&self, sets: usize, runs: usize) -> Duration {
         let (first, since) = (self.trials.first(), self.since.map_or(Duration::ZERO, |it| it.elapsed()));
         let each = match u32::try_from(runs) {

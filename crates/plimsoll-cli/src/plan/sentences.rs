@@ -42,7 +42,7 @@ pub(super) fn progress(candidate: &Candidate) -> String {
     format!("tried {}: {result}", named(candidate))
 }
 
-/// The progress line before some trials.
+/// The progress line that is printed before these sets are tried.
 pub(super) fn trying(sets: &[Set], remaining: Duration) -> String {
     let names: Vec<String> = sets.iter().take(NAMED).map(Set::to_string).collect();
     let seconds = remaining.as_secs_f64().ceil().max(1.0);

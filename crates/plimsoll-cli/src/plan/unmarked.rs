@@ -171,7 +171,7 @@ impl Search<'_, '_> {
 }
 
 impl Plan {
-    /// Adopts the largest batches. If they are the goal, the set with the larger one is chosen.
+    /// Stores the largest batches in the plan. If they are the goal, the set with the larger batch is chosen.
     pub(super) fn adopt(&mut self, found: Result<Unmarked, String>) {
         if let Ok(found) = &found {
             self.largest.clone_from(&found.largest);

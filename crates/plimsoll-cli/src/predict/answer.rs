@@ -38,7 +38,8 @@ pub(super) struct Outcome {
     /// The result of a run in which unknown values that decide sizes had their largest value, if there are such values and the
     /// run succeeded.
     pub(super) with_largest: Option<Box<Outcome>>,
-    /// The result with the smallest values for them, if all of them had their largest value in the run.
+    /// The result with the smallest values in place of the unknown ones, if all of these had their largest
+    /// value in the first run.
     pub(super) with_least: Option<Box<Outcome>>,
     /// The last request that failed, even if the program caught the error.
     pub(super) shortage: Option<Shortage>,

@@ -52,7 +52,7 @@ impl Assumption {
         Assumption(String::new(), 0, Value::from(1))
     }
 
-    /// Assumes the value that shows the maximum for a warning, if its line is known.
+    /// Assumes, at the line of a warning, the value with which memory is largest; `None` if the line is unknown.
     pub(crate) fn most(warning: &Warning) -> Option<Assumption> {
         let (file, line) = warning.place.as_ref()?;
         Some(Assumption(file.clone(), *line, Value::from(warning.most)))

@@ -57,7 +57,8 @@ pub(crate) struct Target {
     pub(crate) total_bytes: u64,
     /// The most memory that a process uses outside the allocator.
     pub(crate) context_bytes: u64,
-    /// The least memory that a process uses there. The two differ only until something has run.
+    /// The least memory that a process uses outside the allocator; it differs from the most only until a
+    /// program has run.
     pub(crate) least_context_bytes: u64,
     /// The memory that other programs use on the GPU (`--others`).
     pub(crate) others_bytes: u64,

@@ -7,9 +7,9 @@ use std::fs;
 pub(crate) struct Machine {
     /// The part of its memory that the program may use.
     pub(crate) memory_bytes: Option<u64>,
-    /// Whether that is the memory of this machine, not a size that the user gave.
+    /// Whether `memory_bytes` is the memory of this machine, not a size that the user gave.
     pub(crate) is_this: bool,
-    /// Whether the GPU shares the host's memory, so that this is only what the GPU leaves.
+    /// Whether the GPU shares the host's memory, so that `memory_bytes` is only what the GPU leaves.
     pub(crate) is_left: bool,
     /// The size of `/dev/shm`.
     pub(crate) shm_bytes: Option<u64>,

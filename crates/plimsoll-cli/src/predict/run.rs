@@ -100,13 +100,13 @@ impl Run {
 
 /// The parts of the temporary folder.
 struct Folder {
-    /// Links to the stand-in, under the names that the dynamic loader searches for.
+    /// The folder with links to the stand-in, under the names that the dynamic loader searches for.
     standin: PathBuf,
     /// The first folder of PYTHONPATH.
     python: PathBuf,
-    /// The processes' reports.
+    /// The folder for the processes' reports.
     reports: PathBuf,
-    /// How much of each GPU each process uses.
+    /// The folder in which each process records how much of each GPU it uses.
     shared: PathBuf,
     /// The variables that point to caches and programs in the folder.
     surroundings: Vec<(&'static str, OsString)>,

@@ -185,8 +185,8 @@ impl Trial {
         target.charged(self.outside_bytes.map(|bytes| bytes.max(target.context_bytes)))
     }
 
-    /// Whether the program caught an out-of-memory error in this trial and then continued as in `ample`, a trial with
-    /// more memory: that is, it completed steps if `ample` did.
+    /// Whether the program caught an out-of-memory error in this trial and still completed steps. It need not
+    /// complete any if it also completed none in `ample`, a trial with more memory.
     pub(crate) fn goes_on(&self, ample: &Trial) -> bool {
         self.caught > 0 && (self.steps > 0 || ample.steps == 0)
     }

@@ -334,7 +334,7 @@ impl Trials<'_> {
         self.is_late
     }
 
-    /// How much longer such a trial may take.
+    /// How much longer a trial that is not at the GPU's size may take.
     fn left(&self, how: How) -> Duration {
         let until = self.until.filter(|_| how != How::Itself);
         until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))

@@ -1,5 +1,5 @@
-//! Runs the program while this process waits and passes signals on to it. If the program ends in a way that it cannot
-//! explain itself, this process explains why (`ends.rs`).
+//! Runs the program while this process waits and passes signals on to it. If the program cannot explain itself why it
+//! ended, for example after a signal, this process explains it (`ends.rs`).
 
 use std::fs;
 use std::process::{Child, Command, ExitStatus};

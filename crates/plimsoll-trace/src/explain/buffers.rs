@@ -1,8 +1,8 @@
 //! Finds the blocks of a model that are buffers: tensors that `register_buffer` adds to a module, next to its parameters.
 //!
 //! PyTorch moves parameters and buffers to the device in one function, `Module._apply`: first the parameters, then
-//! their gradients, then the buffers, each on a separate line. Its batch norms create both in one `__init__`, in the
-//! same order.
+//! their gradients, then the buffers, each on a separate line. PyTorch's batch norms create parameters and buffers
+//! in one `__init__`, in the same order.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! Finds which cached bytes can be released to the device: [`Releasing`].
 //!
 //! `torch.cuda.empty_cache` releases segments without a block, and whole pages of expandable segments without a block.
-//! It waits for all streams first, so blocks that wait for a stream are already cached then. Private pools keep their
-//! segments as long as something, such as a graph, uses the pool; a snapshot does not record that. In PyTorch:
+//! It waits for all streams first, so blocks that were waiting for a stream are cached by then. Private pools keep
+//! their segments as long as something, such as a graph, uses the pool; a snapshot does not record that. In PyTorch:
 //! `release_cached_blocks`, `release_blocks`.
 
 use plimsoll_alloc::PoolId;
@@ -25,14 +25,15 @@ pub(super) struct Releasing<'a> {
 pub struct CachedBytes {
     /// Bytes in memory that can be released completely: they can serve any request.
     pub reusable: u64,
-    /// Bytes in such memory of private pools. A pool keeps this memory while something uses the pool.
+    /// Bytes in memory of private pools that could be released completely. A pool keeps this memory while
+    /// something uses the pool.
     pub private: u64,
     /// Bytes next to blocks that are live or wait for a stream. They serve only requests that fit there.
     pub pinned: u64,
 }
 
 impl CachedBytes {
-    /// The sum of both.
+    /// Adds two of these, field by field.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {

@@ -197,8 +197,8 @@ fn not_gradients(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     }
 }
 
-/// For each size, the events at which its blocks were allocated, in order, each with the latest free among all blocks
-/// allocated by then.
+/// For each size, the events that allocated its blocks, in order. With each comes the latest event that freed one of
+/// the blocks allocated up to then.
 struct Spans(BTreeMap<u64, Vec<Span>>);
 
 /// The first and the last event of a block; `None` means before the first or after the last event of the recording.

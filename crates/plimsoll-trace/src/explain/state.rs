@@ -103,7 +103,7 @@ impl BytesByUse {
         sums
     }
 
-    /// The sum of both.
+    /// Adds two of these, field by field.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {

@@ -80,8 +80,8 @@ pub(super) fn missing(passes: &Passes, lives: &[Life], purposes: &[Purpose]) -> 
         .collect()
 }
 
-/// For each size, when blocks that may have a gradient are allocated and freed, each in order. For a block from before
-/// the recording, the first is `None`.
+/// For each size, when blocks that may have a gradient are allocated and freed, each in order. If a block is older
+/// than the recording, the event that allocated it is `None`.
 struct Tensors(BTreeMap<u64, (Vec<Option<EventIndex>>, Vec<EventIndex>)>);
 
 impl Tensors {
@@ -102,7 +102,7 @@ impl Tensors {
         Tensors(found)
     }
 
-    /// How many of this size are live at an event.
+    /// How many tensors of this size are live at an event.
     fn live(&self, bytes: u64, at: EventIndex) -> usize {
         let Some((births, ends)) = self.0.get(&bytes) else { return 0 };
         let (born, ended) =

@@ -1,5 +1,5 @@
-"""The program's code after the training loop, and whether it may need memory, for example for another training, a large
-tensor or an evaluation.
+"""The program's code after the training loop, and whether it may need memory, for example for another training run, a
+large tensor or an evaluation.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Behind:
         return False
 
     def next(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
-        """Whether it is known at which step the statements will run, and that step."""
+        """Returns whether the step in which the statements will run is known, and that step."""
         if self.last is None or self.left is None:
             return False, None
         return True, self.last[0] + self.left

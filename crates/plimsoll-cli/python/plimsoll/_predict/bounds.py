@@ -31,7 +31,7 @@ def is_bounded(operator: Any) -> bool:
 
 
 def may_bound(operator: Any, tensor: Any) -> bool:
-    """Whether a result of this size and type is worth a bound."""
+    """Whether it is worth computing a bound for a result of this size and type."""
     is_few = tensor.numel() <= MOST_FLOATS and operator._schema.name not in OF_INTEGERS
     return is_few or not tensor.is_floating_point()
 

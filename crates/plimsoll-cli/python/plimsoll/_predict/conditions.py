@@ -125,8 +125,8 @@ class Condition:
             return None  # a comparison of a number and None, a division by zero
 
     def next(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
-        """Whether it is known when the test will be `wanted`, and at which step. The step is None if it is not within
-        `total` steps.
+        """Returns whether it is known when the test will equal `wanted`, and the step. The step is None if it is not
+        within `total` steps.
         """
         if self.last is None or not self.is_steady or not self.has_changed():
             return False, None

@@ -36,7 +36,7 @@ def requested_bytes(device: int) -> int | None:
 
 def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | None]:
     """This process's memory on a device at its peak: the bytes that it had requested, the rows for memory outside those
-    requests, and the last row that did not fit.
+    requests, and the last such row that did not fit.
     """
     written = getattr(ctypes.CDLL(None), "plimsoll_standin_outside", None)
     rows: list[protocol.Outside] = []
@@ -62,7 +62,7 @@ def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | N
 
 def outside(devices: int) -> tuple[dict[int, int], list[protocol.Outside], protocol.Refused | None]:
     """The bytes that had been requested at each device's peak, the rows of all devices, and the last row that did not
-    fit. Devices without tensors are included, because a row may not have fitted before the device's first tensor.
+    fit. Devices without tensors are included, because memory may run out there before the device's first tensor.
     """
     peaks = [peak(device) for device in range(devices)]
     refused = [it for _, _, it in peaks if it]

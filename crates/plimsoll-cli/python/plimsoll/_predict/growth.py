@@ -57,7 +57,7 @@ def is_rising(levels: list[int]) -> bool:
 
 
 def quarters(levels: list[int]) -> list[list[int]]:
-    """The levels in four parts of equal length, without the first few."""
+    """Divides the levels, except the first few, into four parts of equal length."""
     size = len(levels) // 4
     begin = len(levels) - 4 * size
     return [levels[at : at + size] for at in range(begin, len(levels), size)]
@@ -83,9 +83,9 @@ def since(levels: list[int]) -> int:
 
 
 def spread(levels: list[int]) -> tuple[int, int, int] | None:
-    """Growth in one of several steps: the bytes, the number of steps from one increase to the next, and how often it
-    was seen. None if memory does not grow in this way. Compares the lowest levels between rises, because memory that
-    only the current step needs may stay allocated until the step ends.
+    """Growth that occurs once in several steps: the bytes, the number of steps from one increase to the next, and
+    how often it was seen. None if memory does not grow in this way. Compares the lowest levels between rises,
+    because memory that only the current step needs may stay allocated until the step ends.
     """
     rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST_GROWTH]
     found: list[int] = rose[-1:]
@@ -144,7 +144,7 @@ class Growth:
         ]
 
     def is_open(self, device: int, levels: list[int]) -> bool:
-        """Whether this is true for one device."""
+        """Whether more steps would show if the memory of one device continues to grow."""
         if len(levels) <= ROWS:
             # A rise in every second step is enough.
             return max(rises(levels)[-2:], default=0) >= LEAST_GROWTH and not self.is_warm(levels)
@@ -161,7 +161,7 @@ class Growth:
         return len(levels) == 3 and rises(levels)[-1] < LEAST_GROWTH and rises(levels)[-1] >= 0
 
     def has_room(self, device: int, levels: list[int]) -> bool:
-        """Whether the device has memory for a few more steps. The step in which memory would run out is computed."""
+        """Whether the device has memory for a few more steps. If not, the step in which memory runs out is computed."""
         free, _ = self.torch.cuda.mem_get_info(device)
         unused = self.torch.cuda.memory_reserved(device) - levels[-1]
         return bool(free + unused > 8 * max(rises(levels[-ROWS - 1 :])))

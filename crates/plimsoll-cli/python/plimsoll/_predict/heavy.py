@@ -42,7 +42,7 @@ class Heavy:
         self.known: set[types.CodeType] = set()
 
     def are(self, statements: list[Any], names: Any, depth: int = 0) -> bool:
-        """Whether any of them may matter."""
+        """Whether any of these statements may matter."""
         return any(self.is_one(node, names, depth) for it in statements for node in (it, *own_nodes(it)))
 
     def is_one(self, node: Any, names: Any, depth: int) -> bool:

@@ -160,7 +160,7 @@ class Host:
                         own(value, b"optimizer states on the host")
 
     def events(self) -> int:
-        """The events that PyTorch's allocators have recorded so far. The recording belongs to us."""
+        """Counts the events that PyTorch's allocators have recorded so far. Their memory is ours, not the program's."""
         if COUNTER is None or not settings.RECORDS:
             return 0
         cuda, count = self.torch.cuda, 0

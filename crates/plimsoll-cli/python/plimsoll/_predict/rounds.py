@@ -35,7 +35,7 @@ class Round(NamedTuple):
 
 
 def round_of(loop: Any, frame: FrameType, steps: int, functions: set[str]) -> Round:
-    """One round of this loop, which is running in a frame."""
+    """Describes one round of this loop, which is running in this frame."""
     others = (it for it in statements(loop.body) if not it.lineno <= frame.f_lineno <= (it.end_lineno or it.lineno))
     return Round(steps, frozenset(name for it in others for name in dropped(it)), frozenset(functions))
 

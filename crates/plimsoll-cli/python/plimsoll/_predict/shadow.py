@@ -206,7 +206,9 @@ class Shadows:
     # Arguments and results on the host.
 
     def on_host(self, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any], int, bool, bool] | None:
-        """The arguments on the host, the number of shadows, whether any is `even` or `unsure`; None if one is unknown."""
+        """Returns the arguments on the host, how many have a shadow, whether any is `even`, and whether any is
+        `unsure`; None if one is unknown.
+        """
         torch = self.torch
         state: dict[str, Any] = dict(known=0, even=False, unsure=False)
 

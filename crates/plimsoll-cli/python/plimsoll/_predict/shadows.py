@@ -222,7 +222,9 @@ class Known(Shadows):
         return dispatched
 
     def changed(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any] | None:
-        """The values after the operator, whether they depend on equal shares, and which of them are unsure."""
+        """The values after the operator, whether they depend on the assumption of equal shares, and which are
+        unsure.
+        """
         found = self.certainly_changed(operator, args, kwargs)
         if found is not None:
             return found

@@ -31,6 +31,6 @@ class Timing:
         timer.start()
 
     def stepped(self, steps: int) -> None:
-        """This many steps of the run are done."""
+        """Called when this many steps of the run are done."""
         if steps >= settings.STEPS:
             self.stop("stopped", 0)

@@ -20,7 +20,7 @@ CLONE, RECURSIVE, EMPTY_PATH = 1, 0x8000, 4
 
 
 def fork(folder: str) -> list[tuple[str, str]]:
-    """Makes a separate view for this process, with its private files in the folder. Returns the places of the
+    """Creates a separate view for this process, with its private files in the folder. Returns the places of the
     program's files, each with the folder that contains the files written there.
     """
     file, tree = settings.VIEW, os.environ.get("PLIMSOLL_REDIRECT")
@@ -42,7 +42,7 @@ def fork(folder: str) -> list[tuple[str, str]]:
 
 
 def upper_of(folder: str, number: int) -> str:
-    """The private folder that contains the files that this process writes to a cover."""
+    """The private folder for the files that this process writes below the overlay with this number."""
     return os.path.join(folder, str(number), "upper")
 
 
@@ -104,8 +104,9 @@ class Forked:
                 file.write(text)
 
     def opened(self, number: int, cover: protocol.Cover, folder: str) -> tuple[str, str]:
-        """Opens the folders of a cover; returns its place and the mount's options. The program's writes from before
-        the fork are a layer between the disk and its writes now.
+        """Opens the folders of one overlay (a cover); returns where it is mounted, and the options of the mount.
+        Files that the program wrote before the fork form a layer between the disk and the files that it writes from
+        now on.
         """
         made = [upper_of(folder, number), os.path.join(folder, str(number), "work")]
         for it in made:

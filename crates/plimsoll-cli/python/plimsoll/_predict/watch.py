@@ -52,7 +52,7 @@ ENTRIES = 1_000_000  # events in the history, the latest ones
 
 
 class Watch:
-    """One process. A forked child begins with empty counts."""
+    """One process. In a forked child, all counts begin at zero."""
 
     has_no_values = True  # of the device, for techniques
 
@@ -102,7 +102,7 @@ class Watch:
         self.report()
 
     def begin(self) -> None:
-        """Empty counts, at the start and in a forked child."""
+        """Sets all counts to zero, at the start and in a forked child."""
         self.pid = os.getpid()
         self.started = False
         self.allocator = "native"

@@ -56,8 +56,8 @@ class Gauges:
         self.modules.add(module)
 
     def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Called when an optimizer has stepped. A training step is done when the optimizer with the most steps
-        has made another one.
+        """Called when an optimizer has stepped. A training step is done when the optimizer that has stepped
+        most often steps again.
         """
         count = self.optimizers[optimizer] = self.optimizers.get(optimizer, 0) + 1
         device = device_of(optimizer)

@@ -94,7 +94,7 @@ class Live:
             self.clients.release()
 
     def sample(self) -> dict[str, Any]:
-        """The current figures. It tries again if a set changes while this thread reads it."""
+        """The current figures. Tries again if a set changes while this thread reads it."""
         for _ in range(3):
             try:
                 return self.gauges.sample()

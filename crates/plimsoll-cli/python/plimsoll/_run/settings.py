@@ -1,4 +1,4 @@
-"""The settings that `plimsoll run` passes to this process, and the answers to it."""
+"""The settings that `plimsoll run` passes to this process, and this process's replies."""
 
 from __future__ import annotations
 

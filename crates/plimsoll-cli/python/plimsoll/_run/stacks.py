@@ -62,8 +62,8 @@ class Stacks:
 
 
 def are_free(times: list[list[float]]) -> bool:
-    """Whether windows with stacks take at most MOST longer than their neighbours without: the mean, plus two
-    standard errors.
+    """Whether stacks make steps longer by less than MOST: the mean of all neighbouring windows with and
+    without stacks, plus two standard errors.
     """
     levels = [sorted(it)[len(it) // 2] for it in times]
     slower = [levels[it + it % 2] / levels[it + 1 - it % 2] - 1 for it in range(WINDOWS - 1)]

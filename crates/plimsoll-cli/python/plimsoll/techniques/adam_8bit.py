@@ -218,7 +218,9 @@ class Adam8bit:
 
 
 def convert(optimizer: Any) -> None:
-    """Converts one optimizer, for a program that requests it. Its new class has the same name when it is saved."""
+    """Converts one optimizer, for a program that requests it. The name and module of its class stay the same, so
+    that it is saved under the same name.
+    """
     kind = type(optimizer)
     own = type(kind.__name__, (kind,), dict(__module__=kind.__module__, step=step))
     optimizer.__class__ = own

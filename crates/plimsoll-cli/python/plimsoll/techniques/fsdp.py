@@ -81,8 +81,8 @@ class Fsdp:
             setattr(place.clip_grad, name, call)
 
     def first_order(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a function reject second derivatives. The parameters of a sharded module are freed after its backward
-        pass, and a second derivative needs them.
+        """Wraps a function, to reject second derivatives. The parameters of a sharded module are freed after its
+        backward pass, and a second derivative needs them.
         """
         signature = inspect.signature(original)
 
@@ -95,8 +95,8 @@ class Fsdp:
         return call
 
     def counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a collective add the bytes that it sends. In a ring, each rank sends all parts of the complete tensor
-        except one; an all-reduce is a reduce-scatter and an all-gather.
+        """Wraps a collective, to count the bytes that it sends. In a ring, each rank sends all parts of the complete
+        tensor except one; an all-reduce is a reduce-scatter and an all-gather.
         """
 
         @functools.wraps(original)
@@ -271,7 +271,7 @@ def averages() -> bool:
 
 
 def unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function return the unsharded result."""
+    """Wraps a function, to return the unsharded result."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -89,8 +89,8 @@ def convolution(name: str, args: tuple[Any, ...], tensors: list[Any]) -> str:
 
 def width(packet: Any, args: tuple[Any, ...]) -> int:
     """The size that must be large for an operator to be fast. For a convolution: the mean number of channels from which
-    a value is computed. For a group norm: the number of groups in the batch. For a recurrent layer: its steps, of all
-    layers. 0 for other operators.
+    a value is computed. For a group norm: the number of groups in the batch. For a recurrent network: its steps,
+    added up over layers and directions. 0 for other operators.
     """
     name = packet.__name__
     backward = "backward" in name
@@ -137,8 +137,8 @@ def dense(tensor: Any) -> bool:
 
 
 def moved(found: str, tensors: list[Any]) -> int:
-    """The bytes that an operator reads and writes. Repeated values count once, and so do the rows that a lookup leaves
-    out.
+    """The bytes that an operator reads and writes. Repeated values count once. Of a table in which rows are looked up,
+    no more bytes count than the result has.
     """
     each = {id(it): min(it.nbytes, it.untyped_storage().nbytes()) for it in tensors}
     total = sum(each.values())

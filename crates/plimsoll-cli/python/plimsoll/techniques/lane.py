@@ -2,9 +2,9 @@
 
 Some of the bytes that a forward pass saves stay on the GPU: those of the last tensors, which are needed again first.
 The first tensors are moved to the host. A copy begins immediately if the tensor also left in the model's last forward
-pass. If more than this part would be on the GPU, the computation's stream waits for the oldest copy. In the backward
-pass, tensors are copied back before they are used, in the opposite order, as far as the limit allows. Allocations
-depend on bytes and on the order of requests, never on timing.
+pass. The bytes that may stay are limited; beyond the limit, the computation's stream waits for the oldest copy. In the
+backward pass, tensors are copied back before they are used, in the opposite order, as far as the limit allows.
+Allocations depend on bytes and on the order of requests, never on timing.
 
 Each direction has its own stream. Memory for tensors that come back is allocated on the computation's stream, where
 it is also freed, so the copy waits for the work that was queued there before. Pinned memory is kept for the next

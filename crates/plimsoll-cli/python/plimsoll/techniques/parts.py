@@ -168,8 +168,7 @@ def check(name: str, root: Any) -> None:
 
 
 def hooked(root: Any) -> str | None:
-    """The reason, if the program would see parts of the batch because it has hooks that record the inputs or outputs of
-    a module.
+    """Why the batch cannot be split, if a hook of the program on a module would see parts of the batch; otherwise None.
     """
     for path, module in root.named_modules():
         for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]:

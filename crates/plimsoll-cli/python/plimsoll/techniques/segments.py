@@ -142,7 +142,7 @@ class Call:
 
 
 class Kept:
-    """An argument that is kept: its index among those that its call keeps."""
+    """An argument that is kept: its index among the arguments that its call keeps."""
 
     def __init__(self, place: int, requires_grad: bool) -> None:
         self.place, self.requires_grad = place, requires_grad

@@ -13,7 +13,8 @@ const SAME_TIME: f64 = 1.02;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a> {
     pub(super) best: &'a Fact,
-    /// A set that only just fits and was not chosen, because the chosen one has room and takes about the same time.
+    /// The best set, if it was not chosen: it only just fits, and the chosen set has room and takes about the same
+    /// time.
     pub(super) instead_of: Option<&'a Fact>,
 }
 

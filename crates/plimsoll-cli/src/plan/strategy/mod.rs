@@ -50,11 +50,12 @@ pub(super) enum Step {
 pub(super) struct Decision {
     /// `None` if nothing fits.
     pub(super) chosen: Option<usize>,
-    /// A set that only just fits and was not chosen, because the chosen one has room and takes about the same time.
+    /// The best set, if it was not chosen: it only just fits, and the chosen set has room and takes about the same
+    /// time.
     pub(super) instead_of: Option<usize>,
 }
 
-/// The sets to try next, until the goal is met as well as it can be.
+/// The sets to try next or, if the search is over, the decision.
 pub(super) fn next(facts: &Facts) -> Step {
     let mut pass = Pass::new(facts);
     match pass.search() {

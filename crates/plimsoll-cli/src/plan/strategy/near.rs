@@ -3,7 +3,7 @@
 use super::pass::Pass;
 use crate::techniques::{Joins, Levels, Numbers, Set, Technique, Time};
 
-/// Techniques with this effort are not used to save time.
+/// Techniques with this effort or more are not used to save time.
 pub(super) const MOST_EFFORT: u32 = 4;
 
 /// How many values of a technique to try, if it has that many.

@@ -16,7 +16,7 @@ pub(super) struct Missing {
 /// A pass through the search.
 pub(super) struct Pass<'a> {
     pub(super) facts: &'a Facts,
-    /// The results that this pass has read so far, in order. Its decisions do not depend on later ones.
+    /// The results that this pass has read so far, in order. The decisions of this pass depend on no other results.
     pub(super) seen: Vec<&'a Fact>,
     /// The sets that it is about to request.
     announced: Vec<Set>,

@@ -9,7 +9,7 @@
 //! save time.
 //!
 //! The cheapest set is found in 966 of the 1,000 worlds, with 34 trials on average; in 1,900 of 2,000 worlds with
-//! other seeds (from 5,000 and from 20,000).
+//! other seeds (starting at 5,000 and at 20,000).
 
 use super::super::facts::{Fact, Facts, Ran};
 use super::super::fit::{Fit, Limits};

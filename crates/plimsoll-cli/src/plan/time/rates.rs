@@ -127,9 +127,9 @@ pub(super) struct Operators {
     /// The size on which the speed depends: a convolution's channels, a group norm's groups, or a recurrent layer's
     /// steps. Otherwise 0.
     width: f64,
-    /// The FLOPs of one of them.
+    /// The FLOPs of one operator.
     pub(super) flops: f64,
-    /// Bytes that one of them reads and writes.
+    /// Bytes that one operator reads and writes.
     bytes: f64,
     pub(super) number: f64,
 }
@@ -151,13 +151,13 @@ impl Operators {
         Operators { flops: self.flops * share, bytes: self.bytes * share, ..self.clone() }
     }
 
-    /// Seconds that one of them takes if it is divided into this many parts.
+    /// Seconds that one operator takes if it is divided into this many parts.
     pub(super) fn seconds(&self, gpu: &Gpu, is_narrow: bool, parts: f64) -> Seconds {
         let rate = if is_narrow { Rate::Bf16 } else { self.rate };
         self.at(rate.of(gpu), gpu, is_narrow, parts)
     }
 
-    /// Seconds that one of them takes if products have this rate, in FLOP/s.
+    /// Seconds that one operator takes if products have this rate, in FLOP/s.
     fn at(&self, rate: f64, gpu: &Gpu, is_narrow: bool, parts: f64) -> Seconds {
         let Kind { name, fixed_us, mut arithmetic, mut traffic } = *self.kind;
         if name.starts_with("convolution") && self.width > 0.0 {
@@ -176,12 +176,12 @@ impl Operators {
         }
     }
 
-    /// How often it runs its kernels: once per step for a recurrent layer.
+    /// How often an operator runs its kernels: once per step for a recurrent layer, otherwise once.
     fn times(&self) -> f64 {
         if self.kind.name.starts_with("recurrent") { self.width.max(1.0) } else { 1.0 }
     }
 
-    /// The number of kernels that one of them launches.
+    /// The number of kernels that one operator launches.
     pub(super) fn kernels(&self) -> f64 {
         self.times() * (1.0 + self.kind.fixed_us / KERNEL_US)
     }

@@ -28,8 +28,8 @@ pub(crate) struct Analysis {
 }
 
 impl Analysis {
-    /// Adds a replay of the requests under other allocator settings, next to other programs that use this much of the
-    /// device.
+    /// Adds a replay of the requests under other allocator settings, on a device of which other programs use
+    /// `others_bytes`.
     pub(crate) fn try_settings(&mut self, others_bytes: u64) {
         let Explained { snapshot, devices, .. } = &mut self.explained;
         let device = &mut devices[0];

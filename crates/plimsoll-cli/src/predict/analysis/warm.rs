@@ -58,7 +58,7 @@ fn is_timing(file: &str, name: &str) -> bool {
 /// Inductor's functions that do not run if the graph is in its cache.
 const GRAPHS: [&str; 2] = ["codegen_and_compile", "fx_codegen_and_compile"];
 
-/// Functions that also do not run if the graph is in AOTAutograd's cache.
+/// Functions that do not run either if AOTAutograd has the graph in its cache.
 const AUTOGRAD: [&str; 4] =
     ["_recursive_joint_graph_passes", "compile_fx_backward", "compile_fx_forward", "partition_fn"];
 

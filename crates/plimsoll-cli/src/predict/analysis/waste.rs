@@ -107,7 +107,7 @@ pub(crate) struct NewLine {
 }
 
 impl NewLine {
-    /// The word before its place in a sentence.
+    /// The words between the new line and its place in a sentence.
     pub(crate) fn how(&self) -> &'static str {
         if self.replaces == 0 { "after" } else { "in place of" }
     }

@@ -20,7 +20,7 @@ pub(crate) struct Without {
     pub(crate) reserved_bytes: u64,
     /// The number of requests that were left out.
     pub(crate) left_out: usize,
-    /// The bytes of the largest of them.
+    /// The size of the largest request that was left out.
     pub(crate) largest_bytes: u64,
 }
 

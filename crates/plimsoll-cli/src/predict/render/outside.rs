@@ -38,7 +38,7 @@ impl Owner<'_> {
         self.parts.iter().map(|row| row.bytes).sum()
     }
 
-    /// What its least certain part is based on.
+    /// The basis of its least certain part, such as `measured` or `assumed`.
     fn basis(&self) -> &str {
         let place = |basis: &str| Basis::ALL.iter().position(|it| it.name() == basis);
         self.parts.iter().map(|row| row.basis.as_str()).max_by_key(|basis| place(basis)).unwrap_or("assumed")

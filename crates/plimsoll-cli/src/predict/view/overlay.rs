@@ -42,7 +42,7 @@ pub(super) struct Overlay {
     folder: PathBuf,
     covers: Vec<Cover>,
     caches: Vec<Cache>,
-    /// The folder with the private files of caches, if they are on the disk.
+    /// The folder for the private files of caches, if these are on the disk rather than in memory.
     disk: Option<PathBuf>,
 }
 

@@ -33,13 +33,12 @@ pub(super) fn warm(steps: usize) -> usize {
     }
 }
 
-/// The growth in one series: growth at a regular distance, or else growth that counts everything added after the first
-/// steps.
+/// The growth in one series: growth at regular intervals or, if there is none, everything added after the first steps.
 pub(super) fn growth(kept: &[u64]) -> Growth {
     periodic(kept).unwrap_or_else(|| steady(kept))
 }
 
-/// Growth at a regular distance of several steps. A period is visible in the first steps too.
+/// Growth at regular intervals of several steps. The first steps count as well, because the period shows in them too.
 fn periodic(kept: &[u64]) -> Option<Growth> {
     let last = kept.len().checked_sub(1)?;
     let grown: Vec<usize> = (0..last).filter(|&step| kept[step] > 0).collect();
@@ -56,7 +55,8 @@ fn periodic(kept: &[u64]) -> Option<Growth> {
     })
 }
 
-/// The distance between some steps before the last, if it is regular: each may be off by a tenth.
+/// The distance between the steps in `grown`, if it is regular up to the step `last`; each distance may be
+/// off by a tenth.
 fn period(grown: &[usize], last: usize) -> Option<usize> {
     if grown.len() < 3 {
         return None;
@@ -77,7 +77,7 @@ fn steady(kept: &[u64]) -> Growth {
     of_steps(kept, from, last, &judged)
 }
 
-/// Growth from a step on, with a straight line fitted to the running total after some of the steps.
+/// Growth from the step `from` on, with a straight line fitted to the running total after the steps in `fitted`.
 fn of_steps(kept: &[u64], from: usize, last: usize, fitted: &[usize]) -> Growth {
     let sums: Vec<f64> = fitted
         .iter()

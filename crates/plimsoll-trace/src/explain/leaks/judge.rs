@@ -110,8 +110,7 @@ fn verdict(course: &Course, about: &About<'_>) -> Verdict {
     if is_high && (is_first_use || grew_early || slows) { Verdict::WarmingUp } else { Verdict::Steady }
 }
 
-/// Whether the kept bytes grow along a straight line that does not flatten, and the memory that outlives a step grows
-/// with them.
+/// Whether the kept bytes grow linearly without flattening, and the memory that outlives a step grows with them.
 fn is_leak(course: &Course, about: &About<'_>) -> bool {
     let Course { held, growth, .. } = course;
     // Growth that starts late may be a second warm-up.

@@ -186,8 +186,8 @@ pub(super) fn number(snapshot: &Snapshot, life: &Life, origin: Origin) -> (bool,
     (is_number && innermost == origin.line, is_number)
 }
 
-/// For recordings without C++ frames: which lines carry a number from step to step. The first such line in a step is
-/// the loss, and a line that requests more than its number is not a sum.
+/// For recordings without C++ frames: which lines carry a number from step to step. The first such line in a step
+/// does not count, because it computes the loss, and neither does a line that also allocates anything else.
 pub(super) fn carried(rows: &[&Rows], steps: usize) -> Vec<bool> {
     let is_replaced =
         |rows: &Rows| steps > 3 && rows.numbers_replaced + 2 >= steps && rows.numbers <= steps + 1;
@@ -200,7 +200,8 @@ pub(super) fn carried(rows: &[&Rows], steps: usize) -> Vec<bool> {
     rows.iter().map(is_carried).collect()
 }
 
-/// The blocks that leaking lines left in one step. That step is the last judged one in which the first such line grew.
+/// The blocks that leaking lines left in one step. That step is the last judged step in which the first leaking line
+/// grew.
 pub(super) fn sample(
     timeline: &Timeline,
     origins: &Origins,

@@ -25,16 +25,19 @@ pub(super) struct Rows {
     pub(super) operator: Option<Option<Name>>,
     /// The stack of the first block that outlives the step of its allocation.
     pub(super) stack: Option<StackId>,
-    /// The number of blocks that outlive the step of their allocation; how many of these hold a single number that is
-    /// the result of an addition; and how many of those the next step frees.
+    /// The number of blocks that outlive the step of their allocation.
     pub(super) blocks: usize,
+    /// How many of these blocks hold a single number that is the result of an addition.
     pub(super) sums: usize,
+    /// How many of these numbers the next step frees.
     pub(super) sums_replaced: usize,
-    /// For recordings in which no C++ frame shows additions: the same counts for all blocks that hold a single number,
-    /// the index of the first one, and how many of them a user's line requested directly.
+    /// For recordings in which no C++ frame shows additions: how many of the blocks hold any single number.
     pub(super) numbers: usize,
+    /// How many of these numbers the next step frees.
     pub(super) numbers_replaced: usize,
+    /// The index of the first of these numbers.
     pub(super) first_number: Option<usize>,
+    /// How many of these numbers a user's line requested directly.
     pub(super) direct_numbers: usize,
     /// Bytes of all blocks that outlive the step of their allocation.
     pub(super) bytes: u64,
