@@ -42,7 +42,7 @@ def fork(folder: str) -> list[tuple[str, str]]:
 
 
 def upper_of(folder: str, number: int) -> str:
-    """The private folder for the files that this process writes below the overlay with this number."""
+    """The private folder for files that this process writes in the folder of overlay `number`."""
     return os.path.join(folder, str(number), "upper")
 
 
@@ -59,7 +59,7 @@ def written(places: list[tuple[str, str]]) -> list[protocol.Wrote]:
 
 
 class Forked:
-    """Creates a separate view for this process, which has only one thread."""
+    """Creates the separate view of a fork, which must have only one thread."""
 
     def __init__(self, file: str, folder: str) -> None:
         with open(file) as text:
