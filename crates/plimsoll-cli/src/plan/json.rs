@@ -42,7 +42,7 @@ pub(super) fn tried(plan: &Plan) -> Value {
     plan.candidates.iter().map(|it| row(it, &plan.target)).collect()
 }
 
-/// The techniques that change which parameters are trained.
+/// The runs with techniques that change which parameters are trained.
 pub(super) fn offers(plan: &Plan) -> Value {
     plan.offers.iter().map(|it| row(it, &plan.target)).collect()
 }

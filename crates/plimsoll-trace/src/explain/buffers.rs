@@ -44,7 +44,7 @@ pub(super) fn of_stacks(
     found
 }
 
-/// The line of the innermost frame of a function, if there is one.
+/// The line of the innermost frame of this function; `None` if the stack has no such frame.
 fn line_of(snapshot: &Snapshot, stack: StackId, file: &str, function: &str) -> Option<u32> {
     let is_it = |id: FrameId| {
         let frame = snapshot.stacks.get_frame(id);

@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// A program on a GPU.
+/// A random program on a GPU of random size.
 pub(in crate::plan) struct World {
     random: Random,
     blocks: u64,
@@ -222,7 +222,7 @@ impl World {
         Fact { fit, run: Ran::Well, allocated_bytes, reserved_bytes, ..self.fact(set) }
     }
 
-    /// Whether a set is as cheap as another one, or cheaper.
+    /// Whether a set is as cheap as another set, or cheaper.
     pub(in crate::plan) fn is_as_cheap(&self, own: &Fact, other: &Fact) -> bool {
         class(own) == class(other) && own.order_s() <= other.order_s() + SAME_TIME_S
     }

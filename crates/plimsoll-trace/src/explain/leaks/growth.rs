@@ -5,22 +5,22 @@
 /// and neither does the last.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Growth {
-    /// The first step that counts, numbered from zero. It is the first one that left something, or else the first one
+    /// The first step that counts, numbered from zero. It is the first step that left something, or else the first step
     /// after the warm-up.
     pub from: usize,
-    /// The number of steps that count, including that one.
+    /// The number of steps that count, including the step `from`.
     pub steps: usize,
     /// The number of these steps that left something.
     pub grew: usize,
     /// The total bytes that these steps left.
     pub bytes: u64,
-    /// The bytes that most of the growing steps left; among equally frequent amounts, the larger one.
+    /// The number of bytes that the most growing steps left; among equally frequent numbers, the largest.
     pub usual_bytes: u64,
     /// The distance between growing steps, if it is regular and more than one step.
     pub every: Option<usize>,
     /// Bytes per step: the slope of a straight line fitted to the running total.
     pub slope: f64,
-    /// How well the line fits, from 0 to 1.
+    /// How well the straight line fits, from 0 to 1.
     pub r_squared: f64,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn growth(kept: &[u64]) -> Growth {
 fn periodic(kept: &[u64]) -> Option<Growth> {
     let last = kept.len().checked_sub(1)?;
     let grown: Vec<usize> = (0..last).filter(|&step| kept[step] > 0).collect();
-    // The first step may allocate other things on the same line.
+    // In the first step, the same line may allocate other things.
     [&grown[..], grown.get(1..)?].into_iter().find_map(|grown| {
         let every = period(grown, last)?;
         let sizes = || grown.iter().map(|&step| kept[step]);
