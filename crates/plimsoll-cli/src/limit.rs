@@ -80,7 +80,7 @@ impl Limit {
     }
 }
 
-/// The input read so far is bounded, so the limit no longer applies.
+/// Turns the limit off: the cost of the input that was read so far is bounded.
 pub(crate) fn lift() {
     WATCHING.store(false, Ordering::Relaxed);
 }

@@ -30,17 +30,17 @@ pub enum Why {
     NotASnapshot([u8; 2]),
     /// A named pipe or a device.
     NotAFile,
-    /// A text that has no out-of-memory message, and the signs that it contains instead.
+    /// A text without an out-of-memory message. Contains the signs of another failure that were found in the text.
     NoMessage(Absent),
     /// A pickle protocol other than 2 to 5.
     Protocol(u8),
-    /// A pickle that names a Python object, which could run code.
+    /// A pickle that names a Python object: loading the object could run code.
     Global(String),
     /// A pickle operation that no snapshot needs.
     Opcode {
-        /// Its byte.
+        /// The byte of the operation.
         byte: u8,
-        /// Its name in Python's `pickletools`, if it has one.
+        /// The name of the operation in Python's `pickletools`; empty if it has no name.
         name: &'static str,
     },
     /// An operation that pops from an empty stack, or reads a memo entry that was never written.
@@ -54,7 +54,7 @@ pub enum Why {
         /// The type found.
         found: &'static str,
     },
-    /// A list with entries of two kinds.
+    /// A list whose entries are of two kinds.
     Mixed {
         /// The kind of the first entries.
         list: &'static str,
@@ -83,7 +83,7 @@ pub enum Why {
     TooMany {
         /// The kind of item.
         what: &'static str,
-        /// The most that are read.
+        /// The maximum number of items that are read.
         most: u64,
     },
     /// The file unpacks to more memory than is allowed for a file of its length.
@@ -106,8 +106,8 @@ pub enum Why {
     },
 }
 
-/// What a text contains that has no out-of-memory message from PyTorch. If a text contains several of these, the
-/// last one in this list counts.
+/// The sign of a failure in a text that has no out-of-memory message from PyTorch. If a text contains several of these
+/// signs, the last in this list counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Absent {
     /// Nothing that we recognise.
@@ -115,15 +115,15 @@ pub enum Absent {
     Nothing,
     /// NCCL's watchdog ended a rank.
     Watchdog,
-    /// The system killed a program: `Killed`, or the kernel's or Slurm's line about it.
+    /// The system killed a program: `Killed`, or a line of Linux or Slurm about this.
     Killed,
     /// A `DataLoader`'s worker found no room in shared memory.
     SharedMemory,
     /// The GPU or its context was lost.
     Lost,
-    /// A kernel accessed memory that does not belong to it.
+    /// A GPU kernel accessed memory that does not belong to it.
     Illegal,
-    /// An assertion in a kernel failed.
+    /// An assertion in a GPU kernel failed.
     Assert,
     /// A message from JAX, or another message from XLA.
     Jax,

@@ -1,22 +1,22 @@
 //! Requests that failed because memory ran out: [`Failure`], from the trace's `oom` events and the levels at these events.
 //!
 //! PyTorch records the device's free memory at a failure, but not the process's limit
-//! (`set_per_process_memory_fraction`). If the device had room for the segment, then the device did not reject the
-//! request. A limit did, and the levels give its bounds.
+//! (`set_per_process_memory_fraction`). If the device had room for the segment, then a limit of the process rejected
+//! the request, not the device. The levels show the bounds of this limit.
 
 use plimsoll_alloc::{Config, StreamId};
 
 use crate::snapshot::{Action, EventIndex, Setting, Snapshot, StackId};
 use crate::timeline::{Level, Timeline};
 
-/// A request that failed, and the state of memory at that moment.
+/// A request that failed, and the state of memory when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
-    /// Its `oom` event.
+    /// The `oom` event of the request.
     pub at: EventIndex,
-    /// The size of the block that it needed, bytes.
+    /// The size of the block that the request needed, in bytes.
     pub asked_bytes: u64,
-    /// Its stream.
+    /// The stream of the request.
     pub stream: StreamId,
     /// The stack of the request.
     pub stack: Option<StackId>,
@@ -42,10 +42,10 @@ const LEAST_DEVICE_BYTES: u64 = 3 << 30;
 /// The bounds of the process's limit on reserved memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// The limit is at least this, because this much was reserved.
+    /// The limit is at least this, because this many bytes were reserved.
     pub at_least_bytes: u64,
-    /// The limit is less than this, because a request that needed this much was rejected. If the recording has the
-    /// limit itself, this is one more than `at_least_bytes`.
+    /// The limit is less than this, because a request with which this many bytes would have been reserved was rejected.
+    /// If the recording contains the limit itself, this is `at_least_bytes` plus one.
     pub below_bytes: u64,
 }
 
@@ -54,12 +54,12 @@ pub struct Limit {
 pub enum Cause {
     /// Live memory plus the request exceed the capacity, regardless of the placement of blocks.
     Capacity {
-        /// The missing bytes; an upper bound under a [`Limit`] that is not exact.
+        /// The missing bytes; an upper bound if the [`Limit`] is not exact.
         short_bytes: u64,
     },
     /// The request would fit if free memory were contiguous.
     Fragmentation {
-        /// The bytes that would be left over; a lower bound under a [`Limit`] that is not exact.
+        /// The bytes that would be left over; a lower bound if the [`Limit`] is not exact.
         spare_bytes: u64,
     },
     /// A limit of the process rejected the request, and its bounds do not show which of the two causes applies.
@@ -141,7 +141,7 @@ impl Failure {
     }
 
     /// The bytes available to the allocator: reserved plus free memory, or the lower bound of the process's limit.
-    /// `None` if neither is recorded. Memory outside the allocator is not included.
+    /// `None` if neither is known. Memory outside the allocator is not included.
     pub fn capacity_bytes(&self) -> Option<u64> {
         let whole = self.device_free_bytes.map(|free| free.saturating_add(self.level.reserved_bytes));
         self.limit.map(|limit| limit.at_least_bytes).or(whole)
@@ -182,7 +182,7 @@ impl Limit {
         }
     }
 
-    /// Whether the recording has the limit itself.
+    /// Whether the recording contains the limit itself.
     pub fn is_exact(&self) -> bool {
         self.below_bytes - self.at_least_bytes <= 1
     }
@@ -216,7 +216,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A device with 10 MiB reserved, `active` of them in use, and `free` bytes free; then a request of 6 MiB.
+    /// A request of 6 MiB that fails on a device with 10 MiB reserved, of which `active` bytes are in use, and `free`
+    /// bytes free.
     fn failure(active: u64, free: Option<u64>) -> Failure {
         let event = |action, addr, size| Event::new(action, Addr(addr), size, StreamId(0));
         let trace = vec![

@@ -1,5 +1,5 @@
-//! A limit on the memory that reading a file may take: [`Grant`]. It grows with the file's length, so a small hostile
-//! file cannot unpack to a huge one.
+//! A limit on the memory that reading a file may take: [`Grant`]. The limit grows with the file's length, so a small
+//! hostile file cannot use a huge amount of memory.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -7,10 +7,10 @@ use std::rc::Rc;
 
 use crate::error::Why;
 
-/// Granted for every file.
+/// The bytes that every file may use.
 const GRANTED_BYTES: u64 = 1 << 30;
-/// Granted for each (packed) byte of the file. Reading takes up to two thirds of the unpacked length, and gzip packs
-/// snapshots about twentyfold, zstd more.
+/// The additional bytes for each (packed) byte of the file. Reading takes up to two thirds of the unpacked length, and
+/// gzip packs snapshots about twentyfold, zstd more.
 const GRANTED_PER_BYTE: u64 = 64;
 
 /// The memory granted for the bytes read so far.
@@ -25,13 +25,13 @@ impl Grant {
         GRANTED_BYTES.saturating_add(self.taken.get().saturating_mul(GRANTED_PER_BYTE))
     }
 
-    /// Returns an error if more memory than that is used.
+    /// Returns an error if more memory than granted is used.
     pub(crate) fn check(&self, heap_bytes: u64) -> Result<(), Why> {
         let most_bytes = self.most_bytes();
         if heap_bytes > most_bytes { Err(Why::TooLarge { heap_bytes, most_bytes }) } else { Ok(()) }
     }
 
-    /// Wraps an input so that each byte read from it adds to the grant.
+    /// Wraps an input so that each byte that is read from it increases the grant.
     pub(crate) fn earned_by<R: Read>(&self, input: R) -> impl Read {
         Earning { input, grant: self.clone() }
     }

@@ -20,7 +20,7 @@ use crate::torch;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// How many of the latest entries of a long log are kept. Some entries take less than a byte, so the length of a log
-/// does not bound their number.
+/// does not limit the number of its entries.
 const MOST_LOGGED: usize = 4 << 20;
 /// The number of bytes read from the system at once.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -55,7 +55,7 @@ pub fn open_any(path: &Path) -> Result<Found, SnapshotError> {
     })
 }
 
-/// Whether an empty file was meant to be a snapshot. Otherwise it counts as a program's log.
+/// Whether an empty file was meant to be a snapshot. Any other empty file counts as the log of a program.
 fn is_named_as_snapshot(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     ["pickle", "pkl", "json", "snapshot"].iter().any(|part| name.contains(part))
@@ -70,7 +70,8 @@ pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
     if head == log::HEAD {
         return read(input).map(|snapshot| Found::Snapshot(Box::new(snapshot)));
     }
-    // A compressed text log looks like a compressed snapshot. Only the first bytes inside show which it is.
+    // A compressed text log looks like a compressed snapshot. Only the first unpacked bytes show whether it is a log or
+    // a snapshot.
     let grant = Grant::default();
     let input = grant.earned_by(input);
     let mut input: Box<dyn Read + '_> = if head.starts_with(&GZIP) {
@@ -92,8 +93,8 @@ pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
         Err(absent) => absent,
     };
     let no_message = || SnapshotError { at: None, why: Why::NoMessage(absent) };
-    // A small input may be a snapshot although none of its keys was recognised. If it is neither, the snapshot's error
-    // is the reason.
+    // A small input may be a snapshot although none of its keys was recognised. If the input is neither a snapshot nor
+    // a text, the reason is the error of reading it as a snapshot.
     if head.len() >= HEAD_BYTES || absent != Absent::Nothing {
         return Err(no_message());
     }
@@ -157,7 +158,7 @@ fn unpacked(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> 
         [0x80, ref rest @ ..] => {
             let protocol = rest.first().copied().unwrap_or_default();
             let snapshot = torch::read(&mut input, grant)?;
-            // Read once more, so that the decompressor reaches its checksum.
+            // This reads once more, so that the decompressor reaches and verifies its checksum.
             io::copy(&mut input.take(1), &mut io::sink())?;
             Ok(in_form(snapshot, Form::Pickle(protocol)))
         }
@@ -176,7 +177,7 @@ fn in_form(mut snapshot: Snapshot, form: Form) -> Snapshot {
     snapshot
 }
 
-/// Reads the first bytes. Returns them, and an input that still includes them.
+/// Reads the first bytes of an input. Returns these bytes, and an input that still includes them.
 fn peek<const N: usize, R: Read>(mut input: R) -> io::Result<(Vec<u8>, impl Read)> {
     let mut head = Vec::with_capacity(N);
     input.by_ref().take(N as u64).read_to_end(&mut head)?;

@@ -14,7 +14,7 @@ use crate::torch::value::Value;
 
 /// The number of items that are collected before they are appended to their list, as in Python's pickles.
 const BATCH: usize = 1000;
-/// Memory is checked each time this many containers were read.
+/// The memory use is checked each time this many containers have been read.
 const ACCOUNT_EVERY: u64 = 4096;
 
 /// Reads JSON to its end.
@@ -35,10 +35,10 @@ pub(crate) fn read(input: impl Read, grant: &Grant) -> Result<Snapshot, Snapshot
     .map_err(|why| SnapshotError { at: None, why })
 }
 
-/// One value of the text.
+/// One value in the JSON text.
 struct Node<'a> {
     objects: &'a mut Objects,
-    /// The error of [`Objects`], which serde's own error type cannot carry.
+    /// The error that [`Objects`] returned, which serde's own error type cannot contain.
     refused: &'a mut Option<Why>,
     containers: &'a mut u64,
 }

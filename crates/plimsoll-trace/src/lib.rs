@@ -1,14 +1,14 @@
-//! Reads recordings of PyTorch's allocator, replays them through ours, and compares them. Also writes recordings of
-//! ours in PyTorch's format.
+//! Reads recordings of PyTorch's allocator, replays them through our allocator, and compares them. Also writes
+//! recordings of our allocator in PyTorch's format.
 //!
 //! [`input::open`] reads a memory snapshot of PyTorch in any encoding into a [`snapshot::Snapshot`]. [`own::snapshot`]
-//! makes one from our own allocator, and [`output::save`] writes it so that PyTorch's viewer can open it. [`log`] is
-//! for runs that are too long for a snapshot. [`timeline::Timeline`] contains the lifetime of every block.
-//! [`replay::Replay`] checks whether our allocator makes the same decisions, and [`whatif::WhatIf`] simulates other
-//! settings. [`explain`] explains the memory use, and [`render`] formats that for people. [`message`] reads the texts
-//! that users have instead of a snapshot: an out-of-memory message in a log, counters, a profile. [`conformance`]
-//! replays streams of requests and programs, and compares all of PyTorch's results. This crate does not depend on
-//! tensors and prints nothing; its results are values.
+//! makes such a snapshot from our own allocator, and [`output::save`] writes a snapshot so that PyTorch's viewer can
+//! open it. [`log`] is for runs that are too long for a snapshot. [`timeline::Timeline`] contains the lifetime of every
+//! block. [`replay::Replay`] checks whether our allocator makes the same decisions, and [`whatif::WhatIf`] simulates
+//! other settings. [`explain`] explains the memory use, and [`render`] formats the explanation for people. [`message`]
+//! reads the texts that users have instead of a snapshot: an out-of-memory message in a log, counters, a profile.
+//! [`conformance`] replays streams of requests and programs, and compares all of PyTorch's results. This crate does not
+//! depend on tensors and prints nothing; its results are values.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -29,7 +29,7 @@
 //! | `input.rs`, `output.rs` | reading a file in any encoding; writing a file |
 //! | `whatif.rs`, `whatif/` | the same requests under other settings |
 //! | `explain/` | explanations: owners, causes, leaks, steps |
-//! | `report.rs` | the report of a verb, from which the texts, the JSON and the page are made |
+//! | `report.rs` | the report of a command, from which the texts, the JSON and the page are made |
 //! | `render/` | an explanation for people |
 
 #![forbid(unsafe_code)]

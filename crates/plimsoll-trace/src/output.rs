@@ -1,4 +1,5 @@
-//! Atomic file replacement, so that a file is complete or missing: [`replace`]. [`save`] does this for a snapshot.
+//! Replaces files atomically, so that a file is either complete or missing: [`replace`]. [`save`] writes a snapshot in
+//! this way.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -24,7 +25,7 @@ pub fn write(snapshot: &Snapshot, out: impl Write, sharing: Sharing) -> io::Resu
     torch::write(snapshot, out, sharing)
 }
 
-/// Writes a snapshot as [`write()`] does, to a file that is replaced in the same way as by [`replace`].
+/// Writes a snapshot as [`write()`] does, to a file that is replaced atomically, as by [`replace`].
 ///
 /// # Errors
 /// I/O errors. In this case, no file is left behind.
@@ -50,7 +51,7 @@ pub fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>)
     let file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
     let done = filled(file, fill).and_then(|()| fs::rename(&unfinished, path));
     if done.is_err() {
-        // Even if the file cannot be removed, it does not have the requested name.
+        // Even if the unfinished file cannot be removed, it does not have the requested name.
         let _ = fs::remove_file(&unfinished);
     }
     done

@@ -1,7 +1,7 @@
 //! Makes a snapshot in PyTorch's format from a recording of our own allocator: [`snapshot`].
 //!
-//! Data for which PyTorch's format has a place is stored there: segments and blocks, the trace, settings. Note [Where
-//! our own stands]: data that only our allocator has is stored where PyTorch's viewer and tools show it.
+//! Segments, blocks, the trace and the settings are stored where PyTorch's format has a place for them.
+//! Note [Where our own stands]: data that only our allocator has is stored where PyTorch's viewer and tools show it.
 //!
 //! | our data | in the snapshot |
 //! |---|---|
@@ -15,9 +15,10 @@
 //! | the device | an entry `plimsoll` of the settings: version, device, capacity, limit |
 //! | entries that were dropped for later ones | `trace_alloc_overflowed` of the settings |
 //!
-//! Categories have PyTorch's names if its profiler has one (`optimizer_state`). Events that belong to no block have the
-//! category `unknown`. PyTorch's viewer fails on files that have categories but no category `unknown`. So a trace ends
-//! with a `snapshot` event for the snapshot that contains it; PyTorch adds that event only after taking a snapshot.
+//! A category has PyTorch's name if PyTorch's profiler has the same category (`optimizer_state`). Events that belong to
+//! no block have the category `unknown`. PyTorch's viewer fails on files that have categories but no category
+//! `unknown`. So each trace here ends with a `snapshot` event, of category `unknown`, for the snapshot that contains
+//! the trace; PyTorch adds that event only after it has taken a snapshot.
 
 use hashbrown::HashMap;
 use plimsoll_alloc::{self as alloc, Addr, BlockState, Category, Entry, LabelId, PoolKind, Recording, Tag};
@@ -29,7 +30,7 @@ use crate::snapshot::{
 
 /// Resolves the allocator's numbers to texts.
 pub trait Names {
-    /// The text of a label; empty if it has none.
+    /// The text of a label; empty if the label has no text.
     fn label(&self, id: LabelId) -> String;
     /// The places in the program that a stack number represents, innermost first.
     fn places(&self, id: alloc::StackId) -> Vec<Place>;
@@ -40,11 +41,11 @@ pub trait Names {
 /// A place in a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The source file, or a word in angle brackets if there is none.
+    /// The source file, or a word in angle brackets if there is no file.
     pub filename: String,
     /// The function or operation.
     pub name: String,
-    /// The line; 0 if there is none.
+    /// The line; 0 if there is no line.
     pub line: i64,
 }
 
@@ -97,7 +98,8 @@ pub fn snapshot(recording: &Recording, names: &dyn Names) -> Snapshot {
     maker.snapshot
 }
 
-/// For each entry, the last category of its block during the life that the entry belongs to.
+/// For each allocation, the last category that its block had before it was freed; for all other entries, the entry's
+/// own category.
 fn last_categories(recording: &Recording) -> Vec<Category> {
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     let live = blocks.filter(|block| block.state != BlockState::Cached);
@@ -109,7 +111,8 @@ fn last_categories(recording: &Recording) -> Vec<Category> {
             entry.tag.category
         }
         alloc::Action::Retag { .. } => {
-            // A retag's own entry keeps the category of that time. If a life has no free, its last retag decides.
+            // The entry of a retag keeps its own category. If the recording does not contain the free of a block, the
+            // block's last retag decides.
             last.entry(entry.addr).or_insert(entry.tag.category);
             entry.tag.category
         }
@@ -120,7 +123,7 @@ fn last_categories(recording: &Recording) -> Vec<Category> {
     categories
 }
 
-/// PyTorch's name, if its profiler has one.
+/// The name of a category, in the form of PyTorch's profiler.
 fn category_name(category: Category) -> String {
     category.name().replace(' ', "_")
 }
@@ -159,14 +162,14 @@ fn settings(recording: &Recording, device: &str) -> Vec<(String, Setting)> {
 /// The tag and stack of an event or a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Origin {
-    /// None if it belongs to no block.
+    /// `None` if the event belongs to no block.
     tag: Option<Tag>,
     stack: Option<alloc::StackId>,
 }
 
-/// A snapshot that is being made. Each text, stack and category is made once.
+/// A snapshot that is being made. Each text, stack and category is stored once.
 ///
-/// If ids run out (at 2^32), the things that they would name are left out.
+/// If ids run out (at 2^32), texts, stacks and categories without an id are left out.
 struct Maker<'a> {
     names: &'a dyn Names,
     snapshot: Snapshot,
@@ -181,7 +184,7 @@ impl<'a> Maker<'a> {
     fn new(names: &'a dyn Names) -> Self {
         let mut snapshot = Snapshot::default();
         let texts = &mut snapshot.texts;
-        // PyTorch writes these if nothing was set.
+        // PyTorch writes these texts if the program has set no metadata.
         let (empty, no_context) = (texts.intern(""), texts.intern("N/A"));
         let all = Category::ALL.map(category_name).into_iter().chain(["unknown".to_owned()]);
         snapshot.categories = all.filter_map(|name| texts.intern(&name)).collect();
@@ -190,7 +193,7 @@ impl<'a> Maker<'a> {
         Self { names, snapshot, stacks, tags, empty, no_context, unknown }
     }
 
-    /// The event of an entry; a step mark has none. `last` is the category of Note [Where our own stands].
+    /// The event of an entry; `None` for a step mark. `last` is the category of Note [Where our own stands].
     fn event(&mut self, entry: &Entry, last: Category) -> Option<Event> {
         let (tag, stack) = (Tag { category: last, ..entry.tag }, entry.stack);
         let (of_block, nowhere) = (Origin { tag: Some(tag), stack }, Origin { tag: None, stack });
@@ -228,7 +231,7 @@ impl<'a> Maker<'a> {
         Some(event)
     }
 
-    /// The event of the snapshot itself, if there is a history.
+    /// The event that records the snapshot itself, if there is a history.
     fn end(&mut self, recording: &Recording) -> Option<Event> {
         let last = recording.entries.last()?;
         let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
@@ -334,7 +337,7 @@ impl<'a> Maker<'a> {
         let mut places = origin.stack.map(|stack| self.names.places(stack)).unwrap_or_default();
         if let Some(Tag { category, label }) = origin.tag {
             let label = self.names.label(label);
-            // Blocks without a name are labelled with their operation, which is already among the places.
+            // The label of a block without a name is its operation, which is already among the places.
             if !label.is_empty() && places.iter().all(|place| place.name != label) {
                 places.push(Place { filename: "<label>".to_owned(), name: label, line: 0 });
             }

@@ -1,13 +1,13 @@
-//! Replays a recording through our allocator and compares where each block lands: [`Replay`].
+//! Replays a recording through our allocator and compares the address of each block: [`Replay`].
 //!
 //! The device's actions come from the recording: segments and pages are added and removed when the recording says so
 //! (`state.rs`); `start.rs` builds the initial state. Each request is served by our allocator's own search, from a
-//! cache that it has split and merged itself, and the address is compared with the recorded one. So a single wrong rule
-//! is visible at the first block that it moves. Each difference is counted, and our block is moved to the recorded
-//! address, so that later requests can still be compared.
+//! cache that our allocator has split and merged itself, and the address is compared with the recorded address. So a
+//! single wrong rule shows at the first block that it places elsewhere. Each difference is counted, and our block is
+//! moved to the recorded address, so that later requests can still be compared.
 //!
-//! A replay also finds figures that the trace lacks: the exact sizes of blocks that kept an unsplit remainder. They are
-//! written into the timeline, so that its sums equal PyTorch's.
+//! A replay also finds figures that the trace lacks: the exact sizes of blocks that kept an unsplit remainder. These
+//! sizes are written into the timeline, so that its sums equal PyTorch's.
 
 mod run;
 mod start;
@@ -45,44 +45,47 @@ pub struct Replay {
     pub requests: usize,
     /// The number of requests for which our allocator would have decided differently.
     pub conflicts: usize,
-    /// The first such request, with the reason.
+    /// The first of these requests, with the reason.
     pub first: Option<Divergence>,
     /// Blocks that could not be placed at the recorded address, because another block is there, or no segment.
     pub unplaced: usize,
     /// Segment events that could not be applied.
     pub stray_segments: usize,
-    /// Whether all blocks at the end are as in the snapshot.
+    /// Whether, at the end of the replay, all blocks are as in the snapshot.
     pub ends_as_shown: bool,
-    /// The number of blocks from before the recording whose size is known only to within 1 MiB. They are counted with
-    /// the smallest possible size.
+    /// The number of blocks from before the recording whose size is known only to within 1 MiB. These blocks are
+    /// counted with the smallest possible size.
     pub inexact: usize,
     /// The most bytes that these blocks may have in addition. The sums may be too low by this amount.
     pub inexact_bytes: u64,
-    /// Which of several equal blocks the recorded allocator used first. Usually this comes from the file. If that order
-    /// had conflicts early in the recording and the other order had fewer, it is the other order.
+    /// Which of several equal blocks the recorded allocator used first. Usually this comes from the file. But if the
+    /// order from the file led to conflicts early in the recording, and the opposite order to fewer, the opposite order
+    /// is used.
     pub tie_order: TieOrder,
 }
 
-/// The number of events that are compared to find the order: a wrong order causes differences early or never.
+/// The number of events that are replayed to find the order of equal blocks: a wrong order causes differences early or
+/// never.
 const TRIAL_EVENTS: usize = 1 << 17;
 
 /// The first request for which our allocator would have decided differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Divergence {
-    /// Its `alloc` event.
+    /// The `alloc` event of the request.
     pub event: EventIndex,
     /// The requested bytes.
     pub bytes: u64,
-    /// Its stream.
+    /// The stream of the request.
     pub stream: StreamId,
-    /// The candidates, and what each allocator used. If both used the same address, they differ in
-    /// device memory: the recorded allocator requested some that ours would not have needed, or of a different size.
+    /// The candidate blocks, and the block that each allocator used. If both used the same address, they differ in
+    /// device memory: the recorded allocator requested device memory that our allocator would not have needed, or of a
+    /// different size.
     pub choice: Option<Choice>,
 }
 
 impl Replay {
     /// Replays the recording of the timeline's device, and writes the sizes that it finds into the timeline. Does
-    /// nothing for pinned host memory, which has another allocator. Costs a few hundred nanoseconds per request.
+    /// nothing for pinned host memory, which another allocator manages. Costs a few hundred nanoseconds per request.
     pub fn of(snapshot: &Snapshot, timeline: &mut Timeline) -> Self {
         let config = snapshot.config();
         if timeline.device == HOST_DEVICE {
@@ -110,7 +113,7 @@ impl Replay {
         best.replay
     }
 
-    /// Whether every request got the recorded address, and all blocks at the end are as in the snapshot.
+    /// Whether every request got the recorded address, and at the end, all blocks are as in the snapshot.
     pub fn is_identical(&self) -> bool {
         self.conflicts == 0 && self.unplaced == 0 && self.stray_segments == 0 && self.ends_as_shown
     }

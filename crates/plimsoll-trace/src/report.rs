@@ -1,11 +1,11 @@
-//! A report: the verdict, and sections in reading order. A verb makes one [`Report`]. The short text, the full
-//! text, the JSON and the page are made from it.
+//! A report: the verdict, and sections in reading order. A command makes one [`Report`]. The short text, the full text,
+//! the JSON and the page are made from it.
 //!
 //! [`Report::json`] makes the JSON, `render/html/report.rs` the page; `plimsoll-cli` makes the two texts.
 
 use serde_json::{Map, Value};
 
-/// The answer of a verb to one question.
+/// The answer of a command to one question.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The answer in one sentence.
@@ -16,7 +16,7 @@ pub struct Report {
     pub sections: Vec<Section>,
 }
 
-/// How important a section is. The short text has at most 40 lines; sections are included by importance.
+/// How important a section is. The short text has at most 40 lines; the most important sections are included first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// Directly below the verdict, regardless of length.
@@ -34,13 +34,13 @@ pub enum Rank {
 /// A part of a report: its key and value for programs, its heading and body for people.
 #[derive(Debug, Clone)]
 pub struct Section {
-    /// Its key in the JSON; empty if another section's value contains it.
+    /// The section's key in the JSON; empty if the value of another section contains this section's value.
     pub key: &'static str,
-    /// Its value in the JSON.
+    /// The section's value in the JSON.
     pub value: Value,
-    /// How important it is.
+    /// How important the section is.
     pub rank: Rank,
-    /// Its heading; empty for lines without one.
+    /// The heading; empty for lines without a heading.
     pub heading: String,
     /// Text after the heading, on the same line.
     pub note: String,
@@ -79,8 +79,8 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// The rows, the most important first.
     pub rows: Vec<Row>,
-    /// The number of rows that a text shows. The others are combined into one row: their sum, if they are parts
-    /// of a whole.
+    /// The number of rows that a text shows. The other rows are combined into one row: their sum, if they are parts of
+    /// a whole.
     pub most: usize,
     /// Sentences below the rows.
     pub notes: Vec<String>,
@@ -89,20 +89,20 @@ pub struct Table {
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
-    /// Its key in the JSON.
+    /// The column's key in the JSON.
     pub key: &'static str,
-    /// Its title; if no column has a title, the table has no header.
+    /// The column's title; if no column has a title, the table has no header.
     pub title: &'static str,
-    /// Its minimum width in a text, in characters.
+    /// The column's minimum width in a text, in characters.
     pub width: usize,
-    /// The unit after each of its figures.
+    /// The unit after each figure of the column.
     pub unit: &'static str,
 }
 
 /// A row of a table.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Its name in the JSON; empty if its cells identify it.
+    /// The row's name in the JSON; empty if its cells identify the row.
     pub name: &'static str,
     /// A cell for each column.
     pub cells: Vec<Cell>,
@@ -132,25 +132,25 @@ impl Report {
 }
 
 impl Section {
-    /// A fact for programs only; people find it elsewhere in the report.
+    /// A section with a fact for programs only; people find the fact elsewhere in the report.
     pub fn data(key: &'static str, value: impl Into<Value>) -> Section {
         Section { value: value.into(), ..Section::new(key, Rank::Data, Body::Lines(Vec::new())) }
     }
 
-    /// Sentences. In the JSON, they are an array.
+    /// A section of sentences. In the JSON, they are an array.
     pub fn lines(key: &'static str, rank: Rank, lines: impl IntoIterator<Item = String>) -> Section {
         let lines: Vec<String> = lines.into_iter().collect();
         Section { value: lines.clone().into(), ..Section::new(key, rank, Body::Lines(lines)) }
     }
 
-    /// A command to type, below this heading. In the JSON, it is a string or `null`.
+    /// A section with a command to type, below this heading. In the JSON, it is a string or `null`.
     pub fn command(key: &'static str, heading: &str, command: Option<String>) -> Section {
         let value = command.clone().into();
         let body = command.map_or_else(|| Body::Lines(Vec::new()), Body::Command);
         Section { value, ..Section::new(key, Rank::Head, body) }.headed(heading)
     }
 
-    /// Rows. In the JSON, they are an array of objects.
+    /// A section with a table. In the JSON, the rows are an array of objects.
     pub fn table(key: &'static str, rank: Rank, heading: impl Into<String>, table: Table) -> Section {
         Section { value: table.json(), ..Section::new(key, rank, Body::Table(table)) }.headed(heading)
     }
@@ -175,7 +175,7 @@ impl Section {
         Section { value: value.into(), ..self }
     }
 
-    /// Sets the contents for the short text. With `None`, only the full text has the section.
+    /// Sets the contents for the short text. With `None`, the section is only in the full text.
     pub fn briefly(self, brief: Option<Brief>) -> Section {
         let rank = if brief.is_some() { self.rank } else { self.rank.max(Rank::Full) };
         Section { rank, brief, ..self }
@@ -188,7 +188,7 @@ impl Section {
 }
 
 impl Body {
-    /// Whether it has no contents.
+    /// Whether the section has no contents.
     pub fn is_empty(&self) -> bool {
         match self {
             Body::Lines(lines) => lines.is_empty(),
@@ -211,17 +211,17 @@ impl Table {
         Table { columns, most: rows.len(), rows, notes: Vec::new() }
     }
 
-    /// Whether it has a header.
+    /// Whether the table has a header.
     pub fn is_titled(&self) -> bool {
         self.columns.iter().any(|column| !column.title.is_empty())
     }
 
-    /// Whether it is a sum, that is, its rows consist of a figure and a sentence.
+    /// Whether the table is a sum, whose rows consist of a figure and a sentence.
     pub fn is_sum(&self) -> bool {
         self.columns.len() <= 2
     }
 
-    /// The rows that are shown, plus one row for the others.
+    /// The rows that are shown, plus one row for all other rows.
     pub fn shown(&self) -> Vec<Vec<Cell>> {
         let (listed, rest) = self.rows.split_at(self.rows.len().min(self.most));
         let mut shown: Vec<Vec<Cell>> = listed.iter().map(|row| row.cells.clone()).collect();
@@ -231,7 +231,7 @@ impl Table {
         shown
     }
 
-    /// Combines several rows into one. Figures are added up if one of the cells is a share.
+    /// Combines several rows into one. Their figures are added up if the table has a column of shares.
     fn sum(&self, rest: &[Row]) -> Vec<Cell> {
         let more = Cell::Text(format!("{} more", rest.len()));
         let column = |nth: usize| rest.iter().map(move |row| &row.cells[nth]);
@@ -280,12 +280,12 @@ impl Row {
 }
 
 impl Cell {
-    /// Words.
+    /// A cell with words.
     pub fn text(text: impl Into<String>) -> Cell {
         Cell::Text(text.into())
     }
 
-    /// The fraction of a total that this part is.
+    /// A cell with a part as a percentage of a total.
     pub fn share(bytes: u64, of: u64) -> Cell {
         Cell::Percent(if of == 0 { 0.0 } else { 100.0 * bytes as f64 / of as f64 })
     }

@@ -40,7 +40,7 @@ pub struct Snapshot {
     /// Device memory, in the order of the file: device by device, each in address order.
     pub segments: Vec<Segment>,
     /// Events, oldest first: one list for each device, by device number. A device may have segments but no events, and
-    /// the list of lists may be empty or missing ([`Facts`] says which).
+    /// the list of lists may be empty or missing ([`Facts`] says which of the two).
     pub traces: Vec<Vec<Event>>,
     /// Pinned host memory, if recorded (PyTorch 2.13 and newer).
     pub host_segments: Vec<Segment>,
@@ -59,7 +59,7 @@ pub struct Snapshot {
     pub stacks: Stacks,
     /// Every pool by id.
     pub pools: Pools,
-    /// The file's keys, and those that were skipped.
+    /// The keys of the file, and the keys that were skipped.
     pub facts: Facts,
 }
 
@@ -91,7 +91,7 @@ impl Snapshot {
         usize::try_from(device).ok().and_then(|device| self.traces.get(device)).map_or(&[], Vec::as_slice)
     }
 
-    /// For each stack, by its id, whether it has a frame whose file and function satisfy `is_wanted`.
+    /// For each stack, by its id, whether `is_wanted` is true for the file and function of one of its frames.
     pub fn stacks_with(&self, is_wanted: impl Fn(&str, &str) -> bool) -> Vec<bool> {
         let frames = (0..self.stacks.frame_count()).filter_map(FrameId::new);
         let is_wanted = |id| {
@@ -103,7 +103,7 @@ impl Snapshot {
         (0..self.stacks.len()).filter_map(StackId::new).map(has_one).collect()
     }
 
-    /// Whether our own runtime recorded it, not PyTorch.
+    /// Whether our own runtime recorded the snapshot, not PyTorch.
     pub fn is_own(&self) -> bool {
         self.setting("plimsoll").is_some()
     }

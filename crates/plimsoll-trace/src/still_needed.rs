@@ -3,10 +3,11 @@
 
 use crate::failure::Failure;
 
-/// The requests that the program would have made after the failed one, all live at the same time.
+/// The requests that the program would have made after the failed request, whose blocks would all have been live at the
+/// same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StillNeeded {
-    /// The bytes needed beyond the failed request; a lower bound.
+    /// The bytes that were needed in addition to the failed request; a lower bound.
     pub bytes: u64,
     /// The bytes of each of these requests, the largest first. Empty if only their sum is known.
     pub requests: Vec<u64>,
@@ -19,7 +20,7 @@ pub struct StillNeeded {
 /// The purpose of the bytes that were still needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// Optimizer state for the parameters that did not have any yet.
+    /// Optimizer state for the parameters that did not have state yet.
     OptimizerState {
         /// The number of state tensors per parameter, each of the parameter's size.
         parts: usize,
@@ -49,7 +50,7 @@ impl Rest {
 }
 
 impl StillNeeded {
-    /// A lower bound for how many bytes are missing for the failed request and everything that was still needed; `None`
+    /// A lower bound of the bytes that are missing for the failed request and everything that was still needed; `None`
     /// if nothing is missing, or if the capacity is unknown.
     pub fn short_bytes(&self, failure: &Failure) -> Option<u64> {
         let needed = failure.needed_bytes().saturating_add(self.bytes);

@@ -1,8 +1,8 @@
-//! The life of every block: [`Timeline`], one for each device.
+//! The lifetime of every block ([`Life`]): one [`Timeline`] for each device.
 //!
-//! A trace records changes, and a snapshot's segments are the state after them. Together they show the state before: if
-//! a block is freed or live but was never allocated in the trace, it was live when the recording began. `build.rs`
-//! applies the events, `before.rs` undoes segment events, and `curve.rs` computes levels.
+//! A trace records changes, and a snapshot's segments are the state after them. Together, they show the state at the
+//! beginning of the recording: if a block is freed or live but was never allocated in the trace, it was live when the
+//! recording began. `build.rs` applies the events, `before.rs` undoes segment events, and `curve.rs` computes levels.
 //! ```
 //! use plimsoll_alloc::{Addr, StreamId};
 //! use plimsoll_trace::snapshot::{Action, Event, Snapshot};
@@ -37,10 +37,10 @@ pub(crate) use before::MemoryMap;
 pub use curve::{Level, Moment};
 use pools::PoolsBySegment;
 
-/// The life of one block during the recording, 64 bytes.
+/// The lifetime of one block during the recording (64 bytes).
 ///
-/// Events are given by their index in the device's trace. One past the last means that the snapshot shows a change
-/// without an event, so events were lost or not recorded ([`Quality`]).
+/// Events are given by their index in the device's trace. The index after the last event means that the snapshot shows
+/// a change for which there is no event, so events were lost or not recorded ([`Quality`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
     /// The block's address.
@@ -52,13 +52,13 @@ pub struct Life {
     pub requested_bytes: MaybeU64,
     /// The block's stream.
     pub stream: StreamId,
-    /// Its `alloc`; `None` if it was live before the recording.
+    /// The block's `alloc` event; `None` if the block was live before the recording.
     pub born: Option<EventIndex>,
-    /// Its `free_requested`; `None` if it is live at the end.
+    /// The block's `free_requested` event; `None` if the block is live at the end.
     pub freed: Option<EventIndex>,
-    /// Its `free_completed`; `None` if it is live at the end or still waits for a stream.
+    /// The block's `free_completed` event; `None` if the block is live at the end or still waits for a stream.
     pub completed: Option<EventIndex>,
-    /// The call stack of its request, if recorded.
+    /// The call stack of the block's request, if it was recorded.
     pub stack: Option<StackId>,
     /// The compile context of `torch.compile`.
     pub compile_context: Option<TextId>,
@@ -99,14 +99,14 @@ pub struct Timeline {
     pub quality: Quality,
     /// Whether frees have their own stacks (`context="all"`) rather than those of their blocks.
     pub(crate) frees_have_stacks: bool,
-    /// The life that each event belongs to.
+    /// For each event, the block's lifetime to which it belongs.
     concerns: Vec<Option<LifeIndex>>,
-    /// The indices of segment events that contradict the memory before them. The sums do not include them.
+    /// The indices of segment events that contradict the memory before them. The sums do not include these events.
     strays: Vec<usize>,
     /// The pools of events that do not record them.
     pub(crate) pools: PoolsBySegment,
-    /// Lives that were ended by an `alloc` at their address, in the order of these events. Their own ends were not
-    /// recorded.
+    /// Lifetimes that ended because of another `alloc` at the block's address, in the order of these events. Their real
+    /// ends were not recorded.
     pub(crate) overtaken: Vec<LifeIndex>,
 }
 
@@ -120,17 +120,17 @@ pub struct Quality {
     pub held_before: usize,
     /// Blocks that no longer exist although no free was recorded.
     pub lost_frees: usize,
-    /// Live blocks without a recorded `alloc`, at an address that was free in between.
+    /// Live blocks without a recorded `alloc`, at an address that was free in the meantime.
     pub lost_allocs: usize,
     /// Frees of addresses that have no live block.
     pub stray_frees: usize,
     /// Segment events that contradict other events.
     pub stray_segments: usize,
-    /// Whether events at the beginning were lost: the recording was longer than its ring (`max_entries`). What happened
-    /// then, for example a higher peak, is unknown. False if the recording may just have begun late.
+    /// Whether events at the beginning were lost: the recording was longer than its ring (`max_entries`). What the lost
+    /// events would show, for example a higher peak, is unknown. False if the recording may just have begun late.
     pub is_cut: bool,
-    /// Whether there was an earlier recording that was stopped and started again, or cleared: its blocks are live or
-    /// freed here, and nothing shows that the ring overflowed.
+    /// Whether there was an earlier recording that was stopped and started again, or cleared: blocks of the earlier
+    /// recording are live or freed here, and nothing shows that the ring overflowed.
     pub is_restarted: bool,
 }
 
@@ -150,13 +150,13 @@ impl Timeline {
         build::build(snapshot, device, &segments)
     }
 
-    /// The life that an event belongs to; `None` for segment events and contradictions.
+    /// The block's lifetime to which an event belongs; `None` for segment events and for contradictory events.
     pub fn life_of(&self, event: EventIndex) -> Option<LifeIndex> {
         self.concerns.get(event.index()).copied().flatten()
     }
 
     /// The live blocks after an event, in the order of [`lives`](Self::lives); `None` is the moment before the first
-    /// event. Costs a walk over all lives that began up to then.
+    /// event. Costs a walk over all blocks that were allocated up to this event.
     pub fn held_after(&self, event: Option<EventIndex>) -> impl Iterator<Item = &Life> {
         let born = self.lives.partition_point(|life| life.born <= event);
         self.lives[..born].iter().filter(move |life| life.is_held_after(event))
@@ -167,7 +167,7 @@ impl Timeline {
         self.lives.iter().filter(|life| life.freed.is_none())
     }
 
-    /// The moment after the last event; `None` if there are no events.
+    /// The index of the last event; `None` if there are no events.
     pub fn last(&self) -> Option<EventIndex> {
         self.quality.events.checked_sub(1).and_then(EventIndex::new)
     }

@@ -1,10 +1,11 @@
 //! The memory that the recorded requests would have needed under other settings: [`WhatIf`].
 //!
 //! Our allocator serves the same requests (order, bytes, streams, pools, lifetimes) on a simulated device. Time is not
-//! simulated, and neither is a program that waits for memory or gives up. Blocks from before the recording are
-//! requested first, in address order. This is an approximation, as their true order is unknown. The second row shows
-//! how accurate it is: it simulates the recorded settings, so its peak should equal the recorded one. The device has no
-//! more memory than the recording shows (`capacity.rs`). `advice.rs` decides which row to recommend.
+//! simulated, and neither is the behaviour of a program that waits for memory or gives up. Blocks from before the
+//! recording are requested first, in address order. This is an approximation, because their true order is unknown. The
+//! first simulated row shows how accurate the simulation is: it uses the recorded settings, so its peak should equal
+//! the recorded peak. The device has no more memory than the recording shows (`capacity.rs`). `advice.rs` decides which
+//! row to recommend.
 
 mod advice;
 mod capacity;
@@ -38,7 +39,7 @@ pub const SETTINGS: [&str; 9] = [
     "max_split_size_mb:512",
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
-    // If there is no limit, nothing is collected.
+    // The allocator collects garbage only if there is a limit.
     "garbage_collection_threshold:0.8,per_process_memory_fraction:0.95",
 ];
 
@@ -68,13 +69,14 @@ pub struct WhatIf {
     /// The outcome in the recording.
     pub recorded: Outcome,
     /// First the simulation of the recorded settings, then the settings to try. A setting that cannot be combined with
-    /// the recorded ones, or has no effect without a known capacity, has no row.
+    /// the recorded settings, or has no effect because the capacity is unknown, has no row.
     pub rows: Vec<Row>,
     /// The outcome under the packed policy of `plimsoll-alloc`, which is not a PyTorch setting.
     pub packed: PackedPolicy,
     /// The number of recorded requests. If it is 0, there is nothing to replay.
     pub requests: usize,
-    /// The most bytes in use at one time, with each request rounded to 512 bytes. No placement of blocks needs less.
+    /// The most bytes in use at one time, with each request rounded to 512 bytes. No placement of blocks needs fewer
+    /// bytes.
     pub packed_bytes: u64,
     /// Bytes available to the process; `None` if unknown. The simulated device is then unlimited, and no request fails.
     pub capacity_bytes: Option<u64>,
@@ -94,7 +96,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The shell assignment that sets it.
+    /// The shell assignment with this setting.
     pub fn export(&self) -> String {
         format!("PYTORCH_ALLOC_CONF={}", self.setting)
     }
@@ -108,7 +110,7 @@ impl Row {
 /// The outcome of a recording's requests under the packed policy ([`PackedAllocator`](plimsoll_alloc::PackedAllocator)).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PackedPolicy {
-    /// The outcome. A range that is stitched together from pages counts as mapped.
+    /// The outcome. A range of memory that the packed allocator maps together from pages counts as one mapped range.
     pub outcome: Outcome,
     /// Driver calls in the last step; `None` if the steps are unknown.
     pub last_step_calls: Option<u64>,
@@ -117,10 +119,11 @@ pub struct PackedPolicy {
 /// What is known about a program besides its recording: [`WhatIf::knowing`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known<'a> {
-    /// The device's total memory, in bytes. With `None`, the total that the recorder wrote is used, if there is one.
+    /// The device's total memory, in bytes. With `None`, the total that the recorder wrote is used, if it wrote a
+    /// total.
     pub device_total_bytes: Option<u64>,
     /// The memory that the program still needed after its last failed request. A setting fits only if it also serves
-    /// that.
+    /// these requests.
     pub still_needed: Option<&'a StillNeeded>,
     /// The last event of each step, in ascending order.
     pub step_ends: &'a [EventIndex],
@@ -135,12 +138,12 @@ pub struct Outcome {
     pub peak_reserved_bytes: u64,
     /// The number of requests that failed here, but not in the recording.
     pub new_failures: usize,
-    /// The first such request.
+    /// The first of these requests.
     pub first_new_failure: Option<EventIndex>,
     /// For each request that failed in the recording, whether it is served.
     pub serves: Vec<bool>,
     /// Whether the setting also serves what the program still needed after the last failed request ([`StillNeeded`]).
-    /// `None` if a request fails, or if nothing is known to be needed.
+    /// `None` if a request fails, or if it is not known that the program needed more.
     pub serves_rest: Option<bool>,
     /// How often a request was retried after the cache was released.
     pub retries: usize,
@@ -172,7 +175,7 @@ impl Outcome {
 }
 
 impl WhatIf {
-    /// Simulates a recording under its own settings and under each of these. Replay the timeline first
+    /// Simulates a recording under its own settings and under each of `settings`. Replay the timeline first
     /// ([`Replay`](crate::replay::Replay)), so that the recorded sums are exact. Runs on several threads; the result
     /// does not depend on their number.
     pub fn of(snapshot: &Snapshot, timeline: &Timeline, settings: &[&str]) -> Self {
@@ -195,7 +198,7 @@ impl WhatIf {
         Self::knowing(snapshot, timeline, settings, Known { device_total_bytes, ..Known::default() })
     }
 
-    /// Like [`of`](Self::of), but also uses what else is known about the program.
+    /// Like [`of`](Self::of), but also uses other information about the program.
     pub fn knowing(snapshot: &Snapshot, timeline: &Timeline, settings: &[&str], known: Known<'_>) -> Self {
         let recorded_config = snapshot.config();
         let failures = Failure::all(snapshot, timeline);
@@ -235,7 +238,7 @@ impl WhatIf {
     }
 }
 
-/// The last event before the last step, and the last event in it.
+/// The last event before the last step, and the last event in the last step.
 fn last_step(step_ends: &[EventIndex]) -> Option<(EventIndex, EventIndex)> {
     match step_ends {
         [.., before, end] => Some((*before, *end)),

@@ -82,7 +82,7 @@ def __getattr__(name: str) -> str:
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """``%load_ext plimsoll``."""
+    """Called by IPython for ``%load_ext plimsoll``."""
     from .notebook import load
 
     load(ipython)

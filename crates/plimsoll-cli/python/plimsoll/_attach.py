@@ -1,4 +1,4 @@
-"""Applies techniques to the calls to one model in training, in the same way as ``plimsoll run`` applies them to a complete
+"""Applies techniques to the training calls of one model, in the same way as ``plimsoll run`` applies them to a complete
 program.
 """
 
@@ -25,10 +25,12 @@ installed: list[bool] = []
 
 
 class Caller:
-    """The host of the techniques for a program that applies them itself: a refusal raises an exception."""
+    """The `host` object for programs that apply techniques themselves: if a technique refuses a model, an exception is
+    raised.
+    """
 
     def refused(self, name: str, reason: str) -> None:
-        """Raises the refusal."""
+        """Raises `RefusedError` with the reason."""
         raise RefusedError(name, reason)
 
     def unread(self) -> AbstractContextManager[None]:
@@ -52,8 +54,8 @@ def observe() -> None:
 
 
 class Attached:
-    """A technique that is applied to a model. ``remove()`` removes it; as a context manager it is removed at the
-    end.
+    """A technique that is applied to a model. ``remove()`` removes the technique. As a context manager, this removes
+    the technique at the end of the ``with`` block.
     """
 
     def __init__(self, module: torch.nn.Module, technique: Any) -> None:
@@ -74,7 +76,9 @@ class Attached:
 
 
 def attach(module: torch.nn.Module, technique: Any) -> Attached:
-    """Runs ``technique.around`` around every call to the module in training. Raises ``RefusedError`` if it cannot."""
+    """Runs ``technique.around`` around every call to the module in training. Raises ``RefusedError`` if the technique
+    cannot be applied to this model.
+    """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"expected a torch.nn.Module, not {type(module).__name__}")
     own = attached.setdefault(module, [])
@@ -91,7 +95,7 @@ def attach(module: torch.nn.Module, technique: Any) -> Attached:
 
 
 def patch(kind: type[torch.nn.Module]) -> None:
-    """Replaces the class's forward function with one that runs the techniques of a module around it."""
+    """Replaces the class's forward function with one function that runs a module's techniques around the original."""
     if kind in patched:
         return
     patched.add(kind)

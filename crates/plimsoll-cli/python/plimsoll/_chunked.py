@@ -10,7 +10,7 @@ from .techniques.chunked_loss import ChunkedLoss
 
 
 class OfModels(ChunkedLoss):
-    """The technique, limited to calls inside the models that it is attached to."""
+    """The technique ``chunked-loss``, limited to calls inside the models that the technique is attached to."""
 
     def __init__(self, value: int | None) -> None:
         super().__init__(value)

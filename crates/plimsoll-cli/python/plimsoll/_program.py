@@ -21,8 +21,8 @@ PROGRAM = "PLIMSOLL_PROGRAM"  # the variable that overrides the search
 def program() -> str:
     """The path of the program ``plimsoll``.
 
-    The variable ``PLIMSOLL_PROGRAM`` overrides the search: the file that the wheel installed, then the folders in which
-    Python installs programs, then ``PATH``.
+    The variable ``PLIMSOLL_PROGRAM`` overrides the search. Without it, the search order is: the file that the wheel
+    installed, then the folders in which Python installs programs, then ``PATH``.
     """
     configured = os.environ.get(PROGRAM)
     if configured:
@@ -42,7 +42,7 @@ def program() -> str:
 
 
 def version() -> str:
-    """The version of the wheel, or if there is none, of the program that was found."""
+    """The version of the wheel. If no wheel is installed, the version of the program that was found."""
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -79,9 +79,9 @@ def answer(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The program's answer to these arguments, which include ``--json``.
+    """Runs the program with these arguments, which include ``--json``, and returns its answer.
 
-    A report with exit code 4, for example that something does not fit, is an answer. A failure raises an
+    A report with exit code 4, for example one that says that a program does not fit, is an answer. A failure raises an
     exception.
     """
     command = [program(), *arguments]
@@ -99,7 +99,7 @@ def answer(
         try:
             out, said = process.communicate()
         except KeyboardInterrupt:
-            # The program then ends the processes that it started.
+            # Before it exits, the program ends the processes that it started.
             process.terminate()
             process.wait()
             raise

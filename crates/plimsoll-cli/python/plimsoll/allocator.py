@@ -8,17 +8,17 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-LEAST_GROWTH = 16 << 10  # bytes per step; less growth does not matter
+LEAST_GROWTH = 16 << 10  # bytes per step; slower growth is ignored
 ROUNDING = 512
 
 
 def backend(torch: Any) -> str:
-    """PyTorch's allocator backend; `none` without caching."""
+    """PyTorch's allocator backend; `none` if caching is off."""
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
         return "none"
     try:
         return str(torch.cuda.memory.get_allocator_backend())
-    except AttributeError:  # an older PyTorch, which has only one
+    except AttributeError:  # an older PyTorch, which has only one backend
         return "native"
 
 

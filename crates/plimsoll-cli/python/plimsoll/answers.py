@@ -50,10 +50,10 @@ def predict(
 ) -> dict[str, Any]:
     """Predicts the GPU memory of a PyTorch program, on a machine without a GPU.
 
-    ``command`` is the program and its arguments. If it begins with a ``.py`` file, this Python runs it. The options are
-    those of ``plimsoll predict``; others go into ``arguments``. ``timeout`` is in seconds, and ``env`` adds variables.
-    The program's output is discarded, or goes to stderr with ``show_output``. The answer is the JSON (schema
-    ``plimsoll.predict/2``, and ``plimsoll.predict.find/1`` with ``find``)::
+    ``command`` is the program and its arguments. If it begins with a ``.py`` file, this Python runs it. The keyword
+    arguments are options of ``plimsoll predict``; all other options go into ``arguments``. ``timeout`` is in seconds,
+    and ``env`` adds variables. The program's output is discarded, or goes to stderr with ``show_output``. The answer is
+    the JSON (schema ``plimsoll.predict/2``, and ``plimsoll.predict.find/1`` with ``find``)::
 
         answer = plimsoll.predict(["train.py", "--batch-size", "64"], gpu="T4")
         if answer["verdict"]["is"] != "fits":
@@ -112,7 +112,7 @@ def add(options: list[str], name: str, value: object) -> None:
 
 
 def words(command: Sequence[Path]) -> list[str]:
-    """The command, with this Python in front if it begins with a Python file."""
+    """The command, with this Python's path in front if it begins with a Python file."""
     if isinstance(command, (str, bytes)):
         raise TypeError("the command is a list, such as ['train.py', '--batch-size', '64']")
     given = [os.fspath(it) for it in command]

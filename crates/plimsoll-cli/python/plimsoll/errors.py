@@ -15,9 +15,10 @@ __all__ = [
 
 
 class PlimsollError(Exception):
-    """The base class of the others.
+    """The base class of the other exceptions.
 
-    ``exit_code`` is the program's, if it ran, and ``answer`` is the JSON that it printed, if any.
+    ``exit_code`` is the exit code of the program ``plimsoll``, if it ran, and ``answer`` is the JSON that it printed,
+    if any.
     """
 
     exit_code: int | None
@@ -38,7 +39,7 @@ class UnreadableError(PlimsollError):
 
 
 class IncompleteError(PlimsollError):
-    """There is no complete answer (exit code 4)."""
+    """The program ``plimsoll`` gave no complete answer (exit code 4)."""
 
 
 class ProgramError(PlimsollError):
@@ -46,9 +47,9 @@ class ProgramError(PlimsollError):
 
 
 class RefusedError(PlimsollError):
-    """A technique cannot be applied to this model or program. Its parameters are unchanged.
+    """A technique cannot be applied to this model or program. The parameters have not changed.
 
-    ``technique`` is its name in ``plimsoll run --with``, and ``reason`` says why.
+    ``technique`` is the technique's name in ``plimsoll run --with``, and ``reason`` says why.
     """
 
     technique: str

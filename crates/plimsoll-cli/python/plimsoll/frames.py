@@ -37,7 +37,7 @@ def program_line(frame: FrameType | None) -> tuple[str, int] | None:
 
 
 def is_function(frame: FrameType) -> bool:
-    """Whether a frame has local variables, unlike a module's or a class body's."""
+    """Whether a frame has local variables, unlike the frame of a module or a class body."""
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 

@@ -24,8 +24,9 @@ UNKNOWN = "no object that Python's garbage collector tracks: C++ code, or an obj
 def holders(tensor: Any) -> list[Holder]:
     """Returns what keeps this tensor's memory allocated: variables, containers, attributes, closures, tracebacks, graphs.
 
-    It takes a tenth of a second in most programs, and a few seconds at most. It does not call the program's code, keeps
-    no references, and allocates nothing on the GPU. Another tensor that shares the memory has its own holders.
+    The search takes a tenth of a second in most programs, and a few seconds at most. It does not call the program's
+    code, keeps no references, and allocates nothing on the GPU. A tensor that shares the memory with this one has its
+    own holders.
     """
     torch = sys.modules.get("torch")
     if torch is None or not is_a(tensor, torch.Tensor):
@@ -42,14 +43,12 @@ def holders(tensor: Any) -> list[Holder]:
 
 
 def chains(obj: Any) -> list[Chain]:
-    """The chains from an object up to names, with the most informative ones first."""
+    """The most informative chains from an object up to names, as `best` chooses them: at most 8."""
     return best(Climb().chains((obj,))[0])
 
 
 def root_of_graph(tensor: Any, known: Tensors) -> Any:
-    """The tensor at the end of an autograd graph that saves this tensor's memory, if there is a graph besides its
-    own.
-    """
+    """Another tensor whose autograd graph saves this tensor's memory; None if there is none."""
     address = known.storage(tensor)[0]
     others = [it for it in known.all() if it is not tensor]
     return next((root for root, saved in known.graphs(others) if address in saved), None)

@@ -1,4 +1,4 @@
-"""Measures a piece of code on every GPU: the peak, the owners of the memory at the peak, and the growth.
+"""Measures the memory of a piece of code on every GPU: the peak, the owners of the memory at the peak, and the growth.
 
 The pytest plugin and the notebook use it.
 """
@@ -27,10 +27,10 @@ class Owner:
     line: str  # "train.py:12 forward", or why the line is unknown
     category: str | None = None
     source: str = ""
-    file: str = ""  # of the line; empty if there is no line
+    file: str = ""  # the file of the line; empty if there is no line
     number: int = 0
     function: str = ""
-    is_before: bool = False  # allocated before the measurement
+    is_before: bool = False  # whether the memory was allocated before the measurement
 
 
 @dataclass
@@ -41,10 +41,10 @@ class Device:
     before_bytes: int = 0  # allocated when the measurement began
     peak_bytes: int = 0  # the allocated peak
     reserved_bytes: int = 0  # the reserved peak
-    after_bytes: int = 0  # allocated when it ended
-    owners: list[Owner] = field(default_factory=list)  # at the peak
+    after_bytes: int = 0  # allocated when the measurement ended
+    owners: list[Owner] = field(default_factory=list)  # the owners of the memory at the peak
     grown: list[Owner] = field(default_factory=list)  # allocated during the measurement and not freed
-    note: str = ""  # why the owners are unknown
+    note: str = ""  # the reason if the owners are unknown
 
     @property
     def growth_bytes(self) -> int:
@@ -52,7 +52,7 @@ class Device:
 
 
 class Measured:
-    """A piece of code: ``begin``, the code, ``end``."""
+    """Measures the code between calls to ``begin`` and ``end``."""
 
     def __init__(self) -> None:
         import torch
@@ -77,7 +77,7 @@ class Measured:
         os.close(handle)
         try:
             self.recording = Recording(path, stacks="python", max_entries=ENTRIES, marks_before=True)
-        except Exception as why:  # A failed recording must not fail the code; the peaks are known without it.
+        except Exception as why:  # A failed recording must not fail the code; the peaks are known anyway.
             os.remove(path)
             self.note = f"the memory history is not recorded: {why}"
 
@@ -94,7 +94,7 @@ class Measured:
         return used
 
     def explain(self, used: list[Device]) -> None:
-        """Names the owners of the memory, by `plimsoll explain`."""
+        """Finds the owners of the memory with `plimsoll explain`."""
         recording, self.recording = self.recording, None
         if recording is None:
             for it in used:
@@ -116,8 +116,8 @@ class Measured:
 
 
 def read(device: Device, explained: dict[str, Any]) -> None:
-    """Takes the owners of the peak, and of the memory that is still allocated, from the answer of `plimsoll
-    explain`.
+    """Reads the owners of the memory at the peak, and of the memory that is still allocated, from the answer of
+    `plimsoll explain`.
     """
     device.owners = [owner(row) for row in explained["held"]["by_line"]]
     if device.growth_bytes > 0:
@@ -125,7 +125,7 @@ def read(device: Device, explained: dict[str, Any]) -> None:
         end = explained["held_at_end"] or explained["held"]
         rows = [owner(row) for row in end["by_line"] if row["bytes"]]
         device.grown = [it for it in rows if it.file and not it.is_before]
-        # The rest has no line: it was allocated before the first recording, or without a Python stack.
+        # The rest of the growth has no line: it was allocated before the first recording, or without a Python stack.
         named = sum(it.bytes for it in device.grown)
         rest = min(device.growth_bytes - named, sum(it.bytes for it in rows if not it.file))
         if rest > 0:
@@ -158,13 +158,13 @@ def is_cell(file: str) -> bool:
 
 
 def short(file: str) -> str:
-    """The path, relative to the current folder if it is below that."""
+    """The path, relative to the current folder if the file is below it."""
     inside = os.path.relpath(file) if os.path.isabs(file) else file
     return file if inside.startswith("..") else inside
 
 
 def table(owners: list[Owner], rows: int) -> list[str]:
-    """Lines of text, the largest first."""
+    """Lines of text about the owners, the largest owners first."""
     lines = []
     for it in owners[:rows]:
         category = it.category or "unknown"

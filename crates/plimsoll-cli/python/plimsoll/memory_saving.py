@@ -1,7 +1,7 @@
 """The techniques of ``plimsoll plan`` as functions, for programs that apply them themselves.
 
 ``plimsoll run --with`` applies the same code to an unmodified program. Each docstring says how the function changes
-losses and parameters; a function raises ``RefusedError`` if it would change more than that.
+losses and parameters; a function raises ``RefusedError`` if it cannot be applied without changing more.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def checkpoint_blocks(
     The blocks are the entries of the model's containers whose class occurs more than once: for example the layers of a
     transformer or the residual blocks of a ResNet. In a model without such entries, they are the modules whose class
     occurs more than once. ``every=2`` checkpoints every second block, and ``first=4`` only the first four. With
-    ``nested``, the blocks are the repeated blocks inside these blocks, such as the blocks of a network's stages.
-    Returns their names.
+    ``nested``, it checkpoints the smaller repeated blocks inside these instead, such as the layers of each stage.
+    Returns the names of the checkpointed blocks.
 
-    ``segments=8`` recomputes consecutive blocks together, in 8 segments, and keeps only the inputs of the segments;
-    ``segments=True`` uses the square root of the number of blocks. It does the same as
-    ``torch.utils.checkpoint.checkpoint_sequential``, but in any model. A model without repeated blocks is divided along
-    its longest ``nn.Sequential``.
+    ``segments=8`` divides the blocks into 8 segments of consecutive blocks, recomputes each segment as a unit, and
+    keeps only the inputs of the segments; with ``segments=True``, the number of segments is the square root of the
+    number of blocks. This is like ``torch.utils.checkpoint.checkpoint_sequential``, but works in any model. A model
+    without repeated blocks is divided along its longest ``nn.Sequential``.
 
-    Losses and parameters are bit-identical, even with dropout and batch normalization. It is refused if the model has
-    no such blocks, if ``torch.compile`` compiles it, or if it is already checkpointed. A cache for generation
-    (``config.use_cache`` of transformers) is turned off, because it would be filled twice.
+    Losses and parameters are bit-identical, even with dropout and batch normalization. Refused if the model has no such
+    blocks, is compiled by ``torch.compile``, or is already checkpointed. A cache for generation (``config.use_cache``
+    of transformers) is turned off, because recomputation would fill the cache twice.
     """
     if every < 1 or (first is not None and first < 1):
         raise ValueError(f"every={every}, first={first}: expected at least 1")
@@ -73,10 +73,10 @@ def offload(model: torch.nn.Module, percent: int = 95, least_bytes: int | str = 
     """Moves tensors that the backward pass needs to pinned host memory, and copies them back when they are
     needed.
 
-    ``percent`` of their bytes leave the GPU, starting with the first ones of the forward pass; tensors smaller than
-    ``least_bytes`` stay. Losses and parameters are bit-identical. The copies overlap with the computation, on their own
-    streams: a step takes longer only if the copies do, and a lower percentage makes them shorter. Refused with
-    ``torch.compile`` and FSDP.
+    ``percent`` of the bytes of these tensors leave the GPU, starting with the tensors that the forward pass saves
+    first; tensors smaller than ``least_bytes`` stay. Losses and parameters are bit-identical. The copies overlap with
+    the computation, on their own streams: a step takes longer only if the copies take longer than the computation, and
+    with a lower percentage the copies take less time. Refused with ``torch.compile`` and FSDP.
     """
     if not 1 <= percent <= 100:
         raise ValueError(f"percent={percent}: expected 1 to 100")
@@ -90,9 +90,9 @@ def offload_weights(model: torch.nn.Module) -> None:
     """Keeps the weights of the model's repeated blocks in pinned host memory, for a model that is used only for
     inference.
 
-    Each block gets its weights for its call, and the next block's weights are copied at the same time, so the weights
-    of at most two blocks are on the GPU. The outputs are bit-identical. Refused if the model has no repeated blocks, or
-    is called outside of ``torch.no_grad()``.
+    While a block runs, the weights of the next block are copied to the GPU, so the weights of at most two blocks are on
+    the GPU. The outputs are bit-identical. Refused if the model has no repeated blocks, or is called outside of
+    ``torch.no_grad()``.
     """
     from . import _attach  # noqa: F401  (refusals are exceptions)
     from .techniques.offload_weights import OffloadWeights
@@ -205,8 +205,8 @@ def adam_8bit(optimizer: torch.optim.Optimizer) -> None:
 def free_grads(optimizer: torch.optim.Optimizer) -> None:
     """Frees the gradients right after each step of the optimizer, not after the next forward pass.
 
-    Losses and parameters are bit-identical if the program reads no gradient between its step and its next backward
-    pass.
+    Losses and parameters are bit-identical if the program reads no gradient between an optimizer step and the next
+    backward pass.
     """
     optimizer.register_step_post_hook(lambda stepped, args, kwargs: stepped.zero_grad(set_to_none=True))
 

@@ -1,6 +1,4 @@
-"""``%load_ext plimsoll``: ``%%memory`` measures the GPU memory of a cell, and ``%memory`` measures that of a
-statement.
-"""
+"""``%load_ext plimsoll``: ``%%memory`` measures the GPU memory of a cell, and ``%memory`` that of one statement."""
 
 from __future__ import annotations
 
@@ -36,10 +34,11 @@ def memory(ipython: Any, line: str, cell: str | None) -> None:
     devices: list[Device] = []
     number, known = ipython.displayhook.prompt_count, set(files(ipython))
     try:
-        ipython.run_cell(code)  # prints the traceback of a failure, and its result
+        ipython.run_cell(code)  # prints the result of the code, or its traceback
     finally:
         devices = measured.end()
-        # IPython counts the code of a magic as a separate cell; people see the number of the cell that contains it.
+        # IPython counts the code of a magic as a separate cell; users see the number of the cell that contains this
+        # code.
         NUMBERS.update((file, number) for file in files(ipython) if file not in known)
     for device in devices:
         for it in device.owners + device.grown:
@@ -58,12 +57,12 @@ def arguments(line: str, cell: str | None) -> tuple[int | None, str]:
 
 
 def missing() -> str | None:
-    """Why measuring is impossible, or None."""
+    """The reason why measuring is impossible; None if it is possible."""
     return no_gpu()
 
 
 def name(ipython: Any, owner: Owner) -> None:
-    """Names the cell of a line, and the variable or output that keeps the line's memory."""
+    """Adds to an owner the cell of its line, and the variable or output that keeps the line's memory."""
     if not owner.file or not is_cell(owner.file):
         return
     count = number_of(ipython, owner.file)
@@ -114,8 +113,8 @@ def keeper(ipython: Any, owner: Owner, count: int | None) -> tuple[str, str] | N
 
 
 def is_plain(value: Any, most_bytes: int) -> bool:
-    """Whether a value is a tensor on a GPU, without a graph and no larger than the row. If so, the row is about
-    this tensor.
+    """Whether a value is a tensor on a GPU, without a graph and of at most `most_bytes`. If so, a row with these bytes
+    is about this tensor.
     """
     import torch
 
@@ -125,7 +124,7 @@ def is_plain(value: Any, most_bytes: int) -> bool:
 
 
 def report(device: Device, rows: int) -> list[str]:
-    """The lines that the magic prints for a device."""
+    """The lines that ``%%memory`` prints for a device."""
     lines = [
         f"GPU {device.device}: peak {sizes.shown(device.peak_bytes)} allocated, {sizes.shown(device.reserved_bytes)} reserved;"
         f" {sizes.shown(device.before_bytes)} before, {sizes.shown(device.after_bytes)} after"

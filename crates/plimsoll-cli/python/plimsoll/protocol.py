@@ -21,7 +21,7 @@ STARTED = "started"  # PID.started: the process uses CUDA
 DONE = "done"  # PID.done: its last report is written
 
 # Files in the folder for requests of `plan`.
-LATE = "late"  # from the program, a number: earlier requests are abandoned, except those at the GPU's size
+LATE = "late"  # from the program, a number: requests with lower numbers are abandoned, except at the GPU's size
 END = "end"  # from the program: the serving process must exit
 EXPIRED = "expired"  # the status of a fork that was killed because it took too long
 UNABLE = "unable"  # the status of a request that a fork cannot fulfil
@@ -49,13 +49,13 @@ class Sink(TypedDict):
 
 
 class Read(TypedDict):
-    """The reads from the device at one line, from one call stack."""
+    """The reads from the device at one line, with one call stack."""
 
     file: str | None  # the innermost line outside packages; None in a backward pass
     line: int | None
     function: str | None
     text: str
-    via: Place | None  # the line that read, if it is in a package
+    via: Place | None  # the line that read the value, if it is in a package
     operator: str | None
     fate: str  # shown, size, branch or unknown
     sinks: list[Sink]
@@ -77,16 +77,16 @@ class Peaks(TypedDict):
     reserved_bytes: int
     reserved_step: int
     grows_by: float
-    requested_bytes: int  # by the process from CUDA, when its memory on the device peaked
-    outside_bytes: int  # used outside those requests at that moment
+    requested_bytes: int  # bytes that the process had requested from CUDA when its memory on the device peaked
+    outside_bytes: int  # bytes that were used outside these requests at that moment
 
 
 class Outside(TypedDict):
-    """Memory that a process uses on a device beyond what it requests, when its memory there peaks."""
+    """Memory that a process uses on a device in addition to what it requests, at its peak on the device."""
 
     device: int
     owner: str
-    part: str  # empty if the owner has only one
+    part: str  # empty if the owner has only one part
     bytes: int
     basis: str  # measured, derived, given or assumed
     call: str  # the call that first allocated it
@@ -100,14 +100,14 @@ class Refused(TypedDict):
 
 
 class Thrown(TypedDict):
-    """The exception that ended a process, and the innermost line outside packages."""
+    """The exception that ended a process, and the innermost line outside packages that it passed."""
 
     kind: str
     text: str
     file: str | None
     line: int | None
     reads: bool
-    technique: str | None  # the technique that raised it
+    technique: str | None  # the technique that raised the exception
 
 
 class GrowingSteps(TypedDict):
@@ -119,8 +119,8 @@ class GrowingSteps(TypedDict):
     times: int  # how often memory was seen to grow
     steps: int
     total: int | None
-    resets: bool  # whether it is dropped after `total` steps, in each round of an outer loop
-    quickens: int  # by how many bytes each growth is larger than the one before
+    resets: bool  # whether the memory is freed after `total` steps, in each round of an outer loop
+    quickens: int  # the bytes by which each increase is larger than the previous one
 
 
 class Varying(TypedDict):
@@ -132,7 +132,7 @@ class Varying(TypedDict):
 
 
 class Climb(TypedDict):
-    """A device whose peak rose in each of the latest steps: by `bytes` in the last one."""
+    """A device whose peak rose in each of the latest steps: by `bytes` in the last step."""
 
     device: int
     bytes: int
@@ -186,7 +186,7 @@ class CutLoop(TypedDict):
 
 
 class Batches(TypedDict):
-    """Training batches differ in size, and only the first ones were examined."""
+    """The training batches, if they differ in size and only the first of them were examined."""
 
     made: int
     total: int | None
@@ -197,7 +197,7 @@ class Warning(TypedDict):
 
     place: tuple[str, int] | None
     what: str
-    most: int  # the value for --assume with which the line shows the maximum
+    most: int  # the value for --assume with which the memory is largest
     bytes: int
 
 
@@ -227,7 +227,7 @@ class Waste(TypedDict):
     file: str
     line: int  # where the name was assigned
     bytes: int
-    each: int  # the bytes of one step's graph
+    each: int  # the bytes of the graph of one step
     after: int
     replaces: int
     indent: str
@@ -278,7 +278,7 @@ class Report(TypedDict):
     retries: int
     devices: list[Peaks]
     cudnn_search: bool
-    outside_bytes: int | None  # requested of CUDA, but not by PyTorch's allocator
+    outside_bytes: int | None  # bytes requested from CUDA, but not by PyTorch's allocator
     outside: list[Outside]
     refused: Refused | None
     compile_caches: CompileCaches
@@ -305,13 +305,13 @@ class Report(TypedDict):
     warnings: list[Warning]
     graphs: list[Graph]
     falls: list[Fall]
-    waste: list[Waste]  # at the highest peak
+    waste: list[Waste]  # memory at the highest peak that is not needed there
     trains: bool
     captures: int
-    techniques: list[dict[str, Any]]  # the effect of each: name, applied, detail, lines, and for some more
+    techniques: list[dict[str, Any]]  # the effect of each technique: name, applied, detail, lines, …
     refusal: Refusal | None
-    written: list[Wrote]  # by a fork that serves a trial, in its own view
-    hosts: list[str]  # the hosts that it contacted
+    written: list[Wrote]  # files written by a fork that serves a trial, in its own view
+    hosts: list[str]  # the hosts that the process contacted
 
 
 class Request(TypedDict):
@@ -335,7 +335,7 @@ class Request(TypedDict):
 
 
 class Done(TypedDict):
-    """N.done in the folder for requests: how the fork ended, and whether another one ran at the same time."""
+    """N.done in the folder for requests: how the fork ended, and whether another fork ran at the same time."""
 
     status: int | str  # an exit status, EXPIRED or UNABLE
     beside: bool

@@ -1,4 +1,4 @@
-"""``@pytest.mark.memory(peak_below="6GiB")``: fails a test that allocates more GPU memory than that.
+"""``@pytest.mark.memory(peak_below="6GiB")``: fails a test that allocates more GPU memory than the limit.
 
 On a machine without a GPU such a test is skipped; ``plimsoll predict --gpu NAME --whole -- pytest`` runs it there.
 """
@@ -24,7 +24,7 @@ ABOUT = (
 
 @dataclass
 class Limits:
-    """The limits in a mark, in bytes."""
+    """The limits that a ``memory`` mark sets, in bytes."""
 
     peak_below: int | None = None
     reserved_below: int | None = None
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def read(mark: pytest.Mark) -> Limits:
-    """The limits in a mark. A test whose mark is invalid fails, even if it would be skipped."""
+    """Reads the limits in a mark. A test whose mark is invalid fails, even if the test would be skipped."""
     why = "expected peak_below=SIZE or reserved_below=SIZE, such as peak_below='6GiB'"
     if not mark.args and mark.kwargs and not set(mark.kwargs) - {"peak_below", "reserved_below"}:
         try:
@@ -58,7 +58,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def missing() -> str | None:
-    """Why measuring is impossible, or None."""
+    """The reason why measuring is impossible; None if it is possible."""
     return no_gpu()
 
 

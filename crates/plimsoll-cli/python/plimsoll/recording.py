@@ -25,15 +25,15 @@ class Recording:
     ) -> None:
         import torch
 
-        self.marks_before = marks_before  # whether frames of earlier blocks are marked with BEFORE
+        self.marks_before = marks_before  # whether frames of blocks from before the recording are marked
 
         self.path = os.fspath(path)
-        self.failed = False  # whether memory ran out and the snapshot was written then
+        self.failed = False  # whether memory ran out and a snapshot was written at that moment
         self.running = True
         self.max_entries = max_entries
         self.began_us = time.time_ns() // 1000
         torch.cuda.init()
-        # Another recording, such as the one by `plimsoll run`, is running: it is neither restarted nor stopped.
+        # If another recording is running, such as that of `plimsoll run`, it is neither restarted nor stopped.
         self.is_shared = is_recording()
         if not self.is_shared:
             record_history(torch, stacks=stacks, max_entries=max_entries)
@@ -66,7 +66,7 @@ class Recording:
                 torch.cuda.memory._record_memory_history(enabled=None)
 
     def explain(self) -> dict[str, Any]:
-        """Stops the recording if it is still running, and explains it like :func:`plimsoll.explain`."""
+        """Stops the recording if it is still running, and explains the snapshot like :func:`plimsoll.explain`."""
         return answer(["explain", "--json", "--", self.stop()])
 
     def write(self) -> None:
@@ -107,10 +107,10 @@ def record(
         train()
         print(recording.explain()["verdict"]["text"])  # or recording.stop()
 
-    Begin before the model is built: memory from before the recording has no owner. If memory runs out, the snapshot
-    is from that moment. ``stacks="all"`` also records C++ frames, which name the operators of the backward pass,
-    but is slower. ``max_entries`` is how many of the latest events PyTorch keeps. Needs PyTorch 2.1 or newer and a
-    GPU.
+    Begin before the model is built: memory that was allocated before the recording has no owner. If memory runs out,
+    the snapshot is from that moment. ``stacks="all"`` also records C++ frames, which name the operators of the backward
+    pass, but is slower. ``max_entries`` is the number of latest events that PyTorch keeps. Needs PyTorch 2.1 or newer
+    and a GPU.
     """
     if stacks not in ("python", "all"):
         raise ValueError(f"stacks={stacks!r}: expected 'python' or 'all'")
@@ -146,8 +146,8 @@ BEFORE = "<before>"  # prefix of the file names of blocks that were allocated be
 
 
 def mark_before(snapshot: dict[str, Any], max_entries: int) -> None:
-    """Marks the frames of blocks from before this recording. An earlier recording noted these frames, which show what
-    code allocated the block.
+    """Marks the frames of blocks from before this recording. An earlier recording recorded these frames; they show
+    which code allocated the block.
     """
     for device, events in enumerate(snapshot["device_traces"]):
         if len(events) >= max_entries:
@@ -173,7 +173,7 @@ observed: list[int] = []  # the process ID, once an observer is attached
 
 
 def observe() -> None:
-    """Attaches an observer, once for all recordings: PyTorch cannot detach one."""
+    """Attaches an observer to PyTorch's allocator, once for all recordings, because PyTorch cannot detach observers."""
     import torch
 
     if observed != [os.getpid()]:
@@ -193,13 +193,15 @@ def count_skipped() -> None:
 
 
 def on_out_of_memory(device: int, asked: int, total: int, free: int) -> None:
-    """Called when a request has failed: writes the snapshots. PyTorch ends the process if this raises."""
+    """Called when a request has failed: writes the snapshots. PyTorch ends the process if this function raises an
+    exception.
+    """
     for recording in active:
         try:
             recording.write()
             recording.failed = True
         except Exception:
-            pass  # stop() tries again, and raises
+            pass  # stop() tries again, and raises the exception
 
 
 def is_recording() -> bool:

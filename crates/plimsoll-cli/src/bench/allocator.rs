@@ -1,8 +1,8 @@
-//! The cost of a request to the allocator, through the thread-safe handle with statistics on, in the mixes of
-//! the oracle's own bench (`mixes.rs`). Each mix runs twice, and the second run counts; then both runs are
-//! repeated with history recording enabled. All of this is repeated for several rounds, and the fastest round
-//! counts. Instructions are counted in the same runs (`meter.rs`) or, if that is impossible, afterwards
-//! (`callgrind.rs`).
+//! Measures the cost of a request to the allocator, through the thread-safe handle with statistics enabled,
+//! for the mixes of requests in PyTorch's own allocator benchmark, the oracle (`mixes.rs`). Each mix runs
+//! twice, and the second run counts; then both runs are repeated with history recording enabled. All of this
+//! is repeated for several rounds, and the fastest round counts. Instructions are counted in the same runs
+//! (`meter.rs`) or, if that is impossible, afterwards (`callgrind.rs`).
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

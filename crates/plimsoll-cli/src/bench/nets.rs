@@ -176,9 +176,9 @@ const C2: f64 = N * 64.0 * 100.0;
 const P2: f64 = N * 64.0 * 25.0;
 const WEIGHTS: f64 = 255_230.0;
 /// Bytes of a step if each kernel reads its inputs and writes its outputs once. Each convolution's output is
-/// written, read and written by relu, and read by the pooling. In the backward pass it is written by the
-/// pooling, read with relu's output and written by relu, and read for the gradients of weight and bias (in
-/// conv2, also of the input). The pooled output is written, with an index of one byte, and read three times.
-/// Weights are read twice, their gradients are written, and the optimizer step reads three arrays and writes
-/// two.
+/// written, read and written by relu, and read by the pooling. In the backward pass, the gradient of that
+/// output is written by the pooling, read (with relu's output) and written by relu, and read for the
+/// gradients of weight and bias, in conv2 also for that of the input. The pooled output is written, with an
+/// index of one byte, and read three times. Weights are read twice, their gradients are written, and the
+/// optimizer step reads three arrays and writes two.
 const BYTES: f64 = 4.0 * (10.0 * C1 + 11.0 * C2 + 4.5 * (P1 + P2) + 8.0 * WEIGHTS);

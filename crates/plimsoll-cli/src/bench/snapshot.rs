@@ -34,7 +34,7 @@ pub(crate) struct SnapshotArgs {
     json: bool,
 }
 
-/// Measures, or writes a longer run. Returns the text for stdout.
+/// Measures how fast the snapshot is read or, with `--scale`, writes a longer one. Returns the text for stdout.
 pub(crate) fn run(args: &SnapshotArgs) -> Result<String, Failure> {
     match (args.scale, &args.out) {
         (Some(times), Some(out)) => lengthen(&args.file, times, out, args.json),

@@ -68,7 +68,7 @@ Examples:
   plimsoll predict --gpu h100.json -- python train.py
   plimsoll calibrate --host";
 
-/// The stack sizes per thread of the kernels that test the rule for local memory.
+/// The bytes of stack per thread of two kernels, whose measured local memory is compared with the computed one.
 const STACKS: [u32; 2] = [2 << 10, 4 << 10];
 
 /// Measures. Returns the report for stdout.

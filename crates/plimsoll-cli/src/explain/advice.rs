@@ -7,7 +7,7 @@ use plimsoll_trace::render::help;
 use crate::explained::Explained;
 use crate::page::quoted;
 
-/// The maximum number of sentences.
+/// The maximum number of sentences of advice.
 const MOST: usize = 3;
 
 /// Advice, the most effective first, and the next command. Empty if nothing is wrong or large.
@@ -26,7 +26,7 @@ pub(crate) fn lines(
     lines
 }
 
-/// The `--gpu` option: the GPU's size, if the recording has it.
+/// The `--gpu` option with the GPU's size, if the recording contains the size.
 fn gpu(device: &DeviceExplanation) -> String {
     device.ledger.device.total.map_or_else(|| "NAME".to_owned(), |bytes| format!("{}MiB", bytes >> 20))
 }

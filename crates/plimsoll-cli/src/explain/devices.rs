@@ -14,10 +14,10 @@ use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
 
-/// Characters of a column.
+/// The width of a column, in characters.
 const COLUMN: usize = 30;
 
-/// The part of the report about all devices, which comes before the parts about each.
+/// The part of the report about all devices, which comes before the parts about each device.
 pub(super) fn head(out: &mut String, explained: &Explained, shown: Shown) {
     let size = |bytes| shown.size(bytes);
     // Writing to a `String` cannot fail.
@@ -61,10 +61,10 @@ fn parts(out: &mut String, table: &RankTable<'_>, shown: Shown) {
     }
 }
 
-/// The verdict of the recording, and the device that decides it: `null` if none does.
+/// The verdict of the recording, and the device that decides it: `null` if no device decides the verdict.
 pub(super) fn verdict_as_json(explained: &Explained) -> Value {
     let failed = explained.devices.iter().any(|device| device.failure.is_some());
-    // Unknown for a device without events.
+    // For a device without events, it is unknown whether memory ran out.
     let failed = (failed || explained.devices.iter().all(words::has_events)).then_some(failed);
     json!({
         "text": verdict(&explained.devices, |bytes| bytes::shown(bytes, false)),

@@ -1,4 +1,4 @@
-//! A comparison of the peaks of phases and steps, and why one step took more than another.
+//! A comparison of the peaks of phases and steps, and why one step needed more memory than another.
 
 use plimsoll_trace::explain::{DeviceExplanation, Phase, Rise};
 use plimsoll_trace::render::{phases as say, words};
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use crate::explained::Explained;
 use crate::shown::Shown;
 
-/// How many scopes to show, the highest first: a program may give each a different name.
+/// How many scopes to show, the highest first. A program may give each scope a different name, so there may be many.
 const MOST_SCOPES: usize = 1000;
-/// The maximum number of lines of code to name for a rise.
+/// The maximum number of lines of code that are named for a rise from one step to another.
 const MOST_LINES: usize = 4;
 
 /// The peak of each phase, if there are several.
@@ -61,7 +61,7 @@ pub(super) fn steps(
     said
 }
 
-/// All of it as JSON.
+/// The peaks and their differences as JSON.
 fn as_json(explained: &Explained, device: &DeviceExplanation, rises: &[Rise]) -> Value {
     let peak = |moment: Moment| {
         json!({

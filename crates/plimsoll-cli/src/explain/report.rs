@@ -63,7 +63,7 @@ pub(super) fn text(explained: &Explained, shown: Shown) -> String {
     format!("{out}\n{}\n", words::writer(&explained.file, &explained.snapshot))
 }
 
-/// The answer for programs: `plimsoll.explain/1`.
+/// The answer for programs, as JSON: `plimsoll.explain/1`.
 pub(super) fn as_json(explained: &Explained, shown: Shown) -> String {
     let plain = Shown { bytes: false, ..shown };
     let of_each = explained.devices.iter().map(|device| report(explained, device, plain).json());
@@ -139,7 +139,7 @@ fn tables(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Ve
     sections
 }
 
-/// The device's bytes: the total, then its parts.
+/// The device's bytes: the total, then the parts of the total.
 fn device_memory(device: &DeviceExplanation, shown: Shown) -> Section {
     let row = |row: LedgerRow| {
         let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| shown.size(bytes));
@@ -190,8 +190,8 @@ fn growth(explained: &Explained, device: &DeviceExplanation, rises: &[Rise], sho
     vec![section, leaks::kept_of_each(explained, device, shown.rows, size)]
 }
 
-/// The blocks that prevent cached memory from being released, and how much. If the amount is small, this appears only
-/// in the JSON.
+/// The blocks that prevent cached memory from being released, and how much. If the amount is small, the section appears
+/// only in the JSON.
 fn pins(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Section {
     let DeviceExplanation { fragmentation, timeline, .. } = device;
     let value = holes::as_json(explained, device);
@@ -244,7 +244,7 @@ fn oldest_block(explained: &Explained, timeline: &Timeline, oldest: &PinningBloc
     )
 }
 
-/// The rows of shares, the largest first; `words` are a key's name and note.
+/// The rows of a table of shares, the largest first. `words` returns the name and the note of a key.
 fn rows<K: Copy>(shares: &[Share<K>], of: u64, words: impl Fn(K) -> (String, String)) -> Vec<Row> {
     let of_share = |share: &Share<K>| {
         let (name, note) = words(share.key);
@@ -269,7 +269,7 @@ fn table(rows: Vec<Row>, most: usize) -> Table {
     Table { most, ..Table::of(columns, rows) }
 }
 
-/// The lines of a table that a different verb writes.
+/// The lines of a table, which `write` writes as text.
 fn written(write: impl FnOnce(&mut String)) -> Vec<String> {
     let mut out = String::new();
     write(&mut out);

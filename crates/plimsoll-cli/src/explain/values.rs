@@ -101,7 +101,7 @@ pub(super) fn retries(explained: &Explained, device: &DeviceExplanation) -> Valu
     device.pressure.retries.iter().map(retry).collect()
 }
 
-/// Whether our allocator gives the same addresses.
+/// Whether our allocator returns the same addresses as the recorded allocator.
 pub(super) fn replay(device: &DeviceExplanation) -> Value {
     json!({
         "identical": device.replay.is_identical(),
@@ -117,7 +117,7 @@ pub(super) fn limit(limit: Limit) -> Value {
     json!({ "at_least_bytes": limit.at_least_bytes, "below_bytes": limit.below_bytes })
 }
 
-/// The facts about the failed request, in the form of [`backward`].
+/// The facts about a request that failed in the backward pass, in the form of [`backward`].
 fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: Failure) -> Value {
     let origin = explained.origins.get(failure.stack);
     let block = match origin.line {
@@ -145,7 +145,7 @@ pub(super) fn backward(explained: &Explained, block: BackwardBlock) -> Value {
     })
 }
 
-/// Rows by name, each with the row that it is a part of; bytes that cannot be known are `null`.
+/// The rows of the ledger by name, each with the name of the row that includes it. Unknown bytes are `null`.
 pub(super) fn ledger(ledger: &Ledger) -> Value {
     let rows = ledger.rows().into_iter().map(|row| {
         json!({
@@ -167,7 +167,7 @@ pub(super) fn moment(moment: Moment) -> Value {
     })
 }
 
-/// A row's key with its figures.
+/// The key of a row, with the row's figures added.
 fn row<K>(share: &Share<K>, mut key: Value) -> Value {
     key["bytes"] = share.bytes.into();
     key["blocks"] = share.blocks.into();

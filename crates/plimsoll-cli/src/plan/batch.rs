@@ -19,7 +19,7 @@ const MARK: &str = "{BATCH}";
 /// The range to search if --batch names none.
 const RANGE: Batches = Batches::Range(1, 512);
 
-/// A plan for one batch size also tries larger ones, up to this multiple of it.
+/// A plan for one batch size also tries larger batch sizes, up to this multiple.
 const MULTIPLE: u64 = 32;
 
 /// `--batch`.
@@ -46,7 +46,7 @@ impl Batches {
 }
 
 /// The batches that `{BATCH}`, --batch and --goal together request; `None` if the command has no `{BATCH}`, and
-/// --batch names none.
+/// --batch is not given.
 ///
 /// # Errors
 /// If the options contradict each other.
@@ -77,7 +77,8 @@ fn with_batch(command: &[OsString], batch: u64) -> Vec<OsString> {
     command.iter().map(replaced).collect()
 }
 
-/// Plans for this batch size, then searches for the largest one for the unchanged program and with the chosen set.
+/// Plans for this batch size, then searches for the largest batch size, for the unchanged program and with the chosen
+/// set.
 pub(super) fn plan_for(args: &PlanArgs, batch: u64, target: &Target, wish: Wish) -> Result<Plan, Failure> {
     let program = program(args, with_batch(&args.command, batch));
     let mut plan = search(&program, target, wish, args.within, Marked::Yes)?;
@@ -97,7 +98,7 @@ pub(super) fn plan_for(args: &PlanArgs, batch: u64, target: &Target, wish: Wish)
 }
 
 /// Searches for the largest batch twice: for the unchanged program, and with the techniques that use the least memory
-/// near that batch.
+/// near the first result.
 pub(super) fn plan(args: &PlanArgs, range: (u64, u64), target: &Target, wish: Wish) -> Result<Plan, Failure> {
     let (from, to) = range;
     let found = find(args, target, &Set::default(), range)?;
@@ -125,7 +126,7 @@ pub(super) fn plan(args: &PlanArgs, range: (u64, u64), target: &Target, wish: Wi
     let with_set = plan.largest.last().and_then(|it| it.batch);
     plan.batch = with_set.max(as_it_is);
     if with_set <= as_it_is {
-        // No technique helps, or nothing fits.
+        // The set allows no larger batch, so the unchanged program is chosen if it fits.
         plan.chosen = as_it_is.map(|_| 0);
     }
     let planned = if with_set > as_it_is { plan.largest.last() } else { plan.largest.first() };
@@ -175,7 +176,7 @@ impl Plan {
     }
 }
 
-/// The largest batch of the range that fits with a set. Each batch size is tried in a run at the GPU's size.
+/// Finds the largest batch of the range that fits with a set. Each batch size is tried in a run at the GPU's size.
 fn find(args: &PlanArgs, target: &Target, set: &Set, range: (u64, u64)) -> Result<Largest, Failure> {
     let (from, to) = range;
     let label = label(set);

@@ -8,8 +8,8 @@ use crate::predict::trial::{End, Trial};
 use crate::techniques::{Levels, Set, Technique, Time};
 
 /// A set should leave at least 1/`SPARE_PART` of the GPU's memory free: 50 means 2 %. If cuDNN chooses other kernels
-/// on the real GPU, or the driver returns other addresses, reserved bytes differ from the trial's by about that much
-/// (note 0019).
+/// on the real GPU, or the driver returns other addresses, the reserved bytes differ from those of the trial by about
+/// that much (note 0019).
 const SPARE_PART: u64 = 50;
 
 /// A set, its trial, and its cost.
@@ -42,13 +42,13 @@ impl Candidate {
         self.trial.end == End::Ran && self.trial.techniques.iter().all(|it| it.applied)
     }
 
-    /// Whether it fits with enough headroom.
+    /// Whether the set fits with enough headroom.
     pub(super) fn has_room(&self) -> bool {
         self.fit.has_room() && self.is_effective()
     }
 
-    /// Pinned host memory, in bytes, if the set moves tensors there. This is all pinned memory of the program, in PyTorch's block
-    /// sizes, which are powers of two. If that is unknown, it is the size of the tensors.
+    /// If the set moves tensors to the host: the bytes of all pinned memory of the program, in PyTorch's block sizes,
+    /// which are powers of two. If these are unknown, the size of the moved tensors.
     pub(super) fn pinned_bytes(&self) -> u64 {
         let moves =
             |it: &Technique| matches!(it.row().time, Time::Copies | Time::WeightCopies | Time::StepCopies);
@@ -70,13 +70,13 @@ impl Candidate {
         idle.map(|it| format!("{}: no effect: {}", it.name, it.detail))
     }
 
-    /// Estimated seconds of a step. Candidates without an estimate are compared in the order of their
-    /// trials.
+    /// Estimated seconds of a step. Candidates without an estimate count as equally fast, so they stay in the order of
+    /// their trials.
     pub(super) fn step_s(&self) -> f64 {
         self.cost.map_or(0.0, |cost| cost.step_s)
     }
 
-    /// The facts that the strategy uses.
+    /// The facts about this set that the strategy uses.
     pub(super) fn fact(&self) -> Fact {
         let blocks = self.set.techniques().find(|it| it.row().levels == Levels::Blocks);
         Fact {

@@ -25,16 +25,16 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// The run of a set, if there was one.
+    /// The run of this set at the GPU's size, if the set ran.
     pub(super) fn of(&self, set: &Set) -> Option<&Trial> {
         self.ran.iter().find(|(of, _)| of == set).map(|(_, trial)| trial)
     }
 }
 
 impl Search<'_, '_> {
-    /// Searches, then runs the chosen set at the GPU's size until its reserved bytes stop growing. If it
-    /// does not fit there, or only just fits, the search is repeated with trials that run just as long.
-    /// If the set still fits in those trials, the search is repeated without it.
+    /// Searches, then runs the chosen set at the GPU's size until its reserved bytes stop growing. If the set does not
+    /// fit there, or only just fits, the search is repeated with trials that run just as long. If the set still fits in
+    /// these trials, the search is repeated without this set.
     ///
     /// # Errors
     /// I/O errors.
@@ -50,7 +50,7 @@ impl Search<'_, '_> {
             if checked.of(&chosen.set).is_some() || self.is_interrupted || self.wish.goal == Goal::Batch {
                 return Ok(checked);
             }
-            // A plan's last runs happen in parallel with this one.
+            // The last trials of the search run in parallel with this run.
             self.trials.ahead(&[(chosen.set.clone(), How::Itself)])?;
             self.count_ahead()?;
             self.ahead(&self.offered())?;
@@ -96,8 +96,8 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Searches again with trials that run until their reserved bytes stop growing. If the user ends
-    /// it before the unmodified program has a result, the earlier results are kept.
+    /// Searches again with trials that run until their reserved bytes stop growing. If the user ends this search before
+    /// the unmodified program has a result, the earlier results are kept.
     fn again(&mut self) -> Result<(), Failure> {
         self.trials.settle_all();
         let known = self.forget();

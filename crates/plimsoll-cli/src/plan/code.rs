@@ -26,7 +26,7 @@ pub(super) struct CodeChange {
     /// A description of the lines in one or two words, such as `del`.
     pub(super) what: String,
     pub(super) lines: Vec<NewLine>,
-    /// The run without any technique, then those with sets.
+    /// The run with the lines and without any technique, then the runs with the lines and a set.
     pub(super) tried: Vec<Candidate>,
 }
 
@@ -39,7 +39,7 @@ impl CodeChange {
 
 impl Plan {
     /// Runs the program with the lines that free memory at its peak. If the program does not fit with these lines
-    /// alone, sets that are cheaper than the chosen one are run with the lines.
+    /// alone, sets that are cheaper than the chosen set are run together with the lines.
     ///
     /// # Errors
     /// I/O errors.
@@ -96,7 +96,8 @@ impl Plan {
         Ok(())
     }
 
-    /// A set together with the lines. The lines do not add time.
+    /// The candidate's set, with the result of the trial that also ran the lines that free memory. The lines do not add
+    /// time.
     fn edited(&self, candidate: &Candidate, trial: Trial) -> Candidate {
         let limits = limits(&trial.target(&self.target));
         let bytes = trial.reserved_bytes;
@@ -109,7 +110,7 @@ impl Plan {
     }
 }
 
-/// The sets that are cheaper than the chosen one and may fit if this many bytes are saved, the cheapest first.
+/// The sets that are cheaper than the chosen set and may fit if the lines save this many bytes, the cheapest first.
 fn beside<'a>(
     candidates: &'a [Candidate],
     chosen: Option<&Candidate>,
@@ -137,7 +138,7 @@ fn beside<'a>(
     options
 }
 
-/// The kinds of lines, without duplicates.
+/// The kinds of lines, such as `del`, without duplicates.
 fn what(rows: &[&Waste]) -> String {
     let mut words: Vec<&str> = Vec::new();
     for row in rows {
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(tried(Some(5), 1, Numbers::Identical), ["offload"]);
         assert_eq!(tried(Some(5), 2, Numbers::Identical), ["offload", "checkpoint"]);
         assert_eq!(tried(Some(3), 2, Numbers::Identical), [""; 0]);
-        // A set that rounds differently does not count as cheaper than one that keeps the numbers.
+        // A set that rounds differently does not count as cheaper than a set that keeps the numbers.
         assert_eq!(tried(Some(3), 2, Numbers::Rounding), [""; 0]);
         assert_eq!(tried(None, 1, Numbers::Rounding), ["offload", "checkpoint,offload"]);
     }

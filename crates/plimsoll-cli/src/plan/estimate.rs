@@ -1,9 +1,9 @@
-//! Estimates of sets from those that ran: [`Estimates`]. They only decide what runs next: no row of a report is an
-//! estimate.
+//! Estimates sets that have not run from sets that have run: [`Estimates`]. The estimates only decide what runs next:
+//! no row of a report is an estimate.
 //!
 //! Between no checkpointed blocks and all of them, a peak is roughly linear in their number, and it is also roughly
-//! linear in the share of the saved bytes that is offloaded. With two such techniques it is linear in each (bilinear),
-//! because what is recomputed is not offloaded. A technique that does not touch activations, such as
+//! linear in the share of the saved bytes that is offloaded. With two such techniques, a peak is linear in each of them
+//! (bilinear), because what is recomputed is not offloaded. A technique that does not touch activations, such as
 //! `offload-optimizer`, saves about as many bytes in one set as in another. An estimate is thus a weighted sum of known
 //! sets: a [`Mix`].
 //!
@@ -29,12 +29,12 @@ pub(super) struct Estimates<'a> {
     untrusted: Vec<Vec<Technique>>,
 }
 
-/// What an estimate may be based on.
+/// What an estimate may assume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Precision {
-    /// Interpolation between the levels of a technique.
+    /// Only interpolation between the levels of a technique.
     Linear,
-    /// Also the assumption that a technique saves the same bytes in every set.
+    /// In addition, the assumption that a technique saves the same bytes in every set.
     Rough,
 }
 
@@ -43,7 +43,7 @@ impl Mix {
         Mix(BTreeMap::from([(index, 1.0)]))
     }
 
-    /// The weighted sum of some mixes.
+    /// A weighted sum of mixes.
     fn sum<const N: usize>(parts: [(&Mix, f64); N]) -> Mix {
         let mut all = BTreeMap::new();
         for (mix, weight) in parts {
@@ -54,7 +54,7 @@ impl Mix {
         Mix(all)
     }
 
-    /// The same weighted sum, applied to a quantity of the known sets.
+    /// The weighted sum of a quantity of the known sets, such as their peaks.
     pub(super) fn apply(&self, quantity: impl Fn(usize) -> u64) -> u64 {
         let sum: f64 = self.0.iter().map(|(&index, weight)| weight * quantity(index) as f64).sum();
         sum.max(0.0).round() as u64
@@ -81,7 +81,7 @@ impl<'a> Estimates<'a> {
 
     /// The estimate of a set that has not run.
     ///
-    /// # Errors The set that has to run first: this one, or another one that the estimate needs.
+    /// # Errors The set that has to run first: this set, or another set that the estimate needs.
     pub(super) fn mix(&self, set: &Set) -> Result<Mix, Set> {
         let is_untrusted = |them: &Vec<Technique>| them.iter().all(|it| set.has(*it));
         if self.untrusted.iter().any(is_untrusted) {
@@ -91,7 +91,7 @@ impl<'a> Estimates<'a> {
         weights.map_err(|first| if self.is_known(&first) { set.clone() } else { first })
     }
 
-    /// An estimate that may be far off, for a set that cannot be chosen.
+    /// A rough estimate, to find out whether a set can be ruled out.
     pub(super) fn rough(&self, set: &Set) -> Option<Mix> {
         self.weights(set, Precision::Rough).ok()
     }
@@ -107,7 +107,7 @@ impl<'a> Estimates<'a> {
             return if is_basis { Ok(Mix::of(index)) } else { Err(set.clone()) };
         }
         let is_partial = |it: &Technique| self.place(*it, set.value(*it)).is_some_and(|place| place < 1.0);
-        // If several techniques have levels, uses the one for which the most sets have run.
+        // If several techniques have levels, uses the technique for which the most sets have run.
         let along = set.techniques().filter(is_partial).max_by_key(|it| self.along(set, *it).count());
         match (along, precision) {
             (Some(technique), _) => self.between(set, technique, precision),
@@ -116,7 +116,7 @@ impl<'a> Estimates<'a> {
         }
     }
 
-    /// An estimate between two sets that differ from this one only in the level of a technique.
+    /// An estimate by interpolation between two sets that differ from this set only in the level of a technique.
     fn between(&self, set: &Set, technique: Technique, precision: Precision) -> Result<Mix, Set> {
         let Some(own) = self.place(technique, set.value(technique)) else { return Err(set.clone()) };
         let (mut below, mut above) = ((0.0, None), (1.0, None));
@@ -135,7 +135,7 @@ impl<'a> Estimates<'a> {
         Ok(Mix::sum([(&less, 1.0 - share), (&more, share)]))
     }
 
-    /// The level and index of each set that has run and differs from this one only in the level of a technique.
+    /// The level and index of each set that has run and differs from this set only in the level of a technique.
     fn along(&self, set: &Set, technique: Technique) -> impl Iterator<Item = (f64, usize)> {
         let rest = set.without(technique);
         let known = self.known.iter().enumerate().filter(|(_, it)| it.run == Ran::Well);
@@ -146,7 +146,8 @@ impl<'a> Estimates<'a> {
         })
     }
 
-    /// The set without a technique that saves about the same bytes in each set, and those bytes.
+    /// The mix for a set with a technique that saves about the same bytes in each set: the set without the
+    /// technique, minus those bytes.
     fn composed(&self, set: &Set) -> Result<Mix, Set> {
         for technique in set.techniques().filter(|it| is_constant(*it)) {
             let rest = set.without(technique);
@@ -252,7 +253,7 @@ mod tests {
         known.push(fact("checkpoint,offload", 280));
         // 40 % of 700 plus 60 % of 290.
         assert_eq!(estimate(&known, "checkpoint=5,offload=57"), Ok(454));
-        // A run between the two ends is closer.
+        // A run between the two ends gives a closer estimate.
         known.push(fact("checkpoint=4", 763));
         assert_eq!(estimate(&known, "checkpoint=3"), Ok(822));
     }

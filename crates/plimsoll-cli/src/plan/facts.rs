@@ -1,5 +1,5 @@
-//! The knowledge of a search: [`Facts`], with a [`Fact`] about each set that was tried. The strategy reads nothing
-//! else.
+//! The knowledge of a search: [`Facts`], with a [`Fact`] about each set that was tried. The strategy uses no other
+//! data.
 
 use super::fit::{Fit, Limits};
 use super::goal::Wish;
@@ -14,16 +14,16 @@ pub(super) struct Facts {
     pub(super) limits: Limits,
     /// All sets that were tried, in order. The first is the unchanged program.
     pub(super) tried: Vec<Fact>,
-    /// How many of these facts were known when a run at the GPU's size last corrected one of them. The search
-    /// continues from there.
+    /// The number of facts that were known when a run at the GPU's size last corrected a fact. The search continues
+    /// from there.
     pub(super) known_before: usize,
-    /// Whether the unmodified program's memory grows from step to step until it runs out in a known step.
+    /// Whether the unmodified program's memory grows from step to step, and its size at the end is known.
     pub(super) grows: bool,
-    /// Whether it compiles its model.
+    /// Whether the program compiles its model.
     pub(super) compiles: bool,
-    /// Whether it is an inference program: nothing reads a gradient.
+    /// Whether it is an inference program, which reads no gradient.
     pub(super) infers: bool,
-    /// Whether there are repeated blocks inside its repeated blocks.
+    /// Whether there are repeated blocks inside the model's repeated blocks.
     pub(super) has_nested_blocks: bool,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Fact {
     pub(super) is_caught: bool,
     pub(super) allocated_bytes: u64,
     pub(super) reserved_bytes: u64,
-    /// Estimated seconds of a step; `None` if its work is unknown.
+    /// Estimated seconds of a step; `None` if the work of a step is unknown.
     pub(super) step_s: Option<f64>,
     /// The number of repeated blocks in the model, if the set checkpoints some.
     pub(super) blocks: u64,
@@ -52,7 +52,7 @@ pub(super) enum Ran {
     Idle(Vec<Technique>),
     /// This technique cannot be applied to the program.
     Refused(Technique),
-    /// It failed, or there is no answer.
+    /// The program failed, or there is no answer.
     Failed,
 }
 
@@ -67,7 +67,7 @@ impl Fact {
         matches!(self.run, Ran::Well | Ran::Idle(_))
     }
 
-    /// Whether it fits with enough headroom.
+    /// Whether the set fits with enough headroom.
     pub(super) fn has_room(&self) -> bool {
         self.fit.has_room() && self.is_effective()
     }
@@ -77,7 +77,8 @@ impl Fact {
         self.step_s.unwrap_or(0.0)
     }
 
-    /// Whether its peak is clearly lower than another's. A different order of requests alone changes a peak slightly.
+    /// Whether the peak with this set is clearly lower than with the other set. Small differences do not count, because
+    /// even a different order of requests changes a peak slightly.
     pub(super) fn saves_beside(&self, other: &Fact) -> bool {
         let lower = |other: u64, own: u64| other.saturating_sub(own) > other / 200;
         lower(other.allocated_bytes, self.allocated_bytes) || lower(other.reserved_bytes, self.reserved_bytes)

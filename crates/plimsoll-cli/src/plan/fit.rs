@@ -3,14 +3,14 @@
 /// Whether a set fits the GPU, and by how many bytes of its reserved memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// It fits, and leaves this many bytes free.
+    /// The set fits, and leaves this many bytes free.
     Room(u64),
-    /// It fits, but leaves only this many bytes free, so it may not fit on a real GPU.
+    /// The set fits, but leaves only this many bytes free, so it may not fit on a real GPU.
     Close(u64),
-    /// It fits, and leaves this many bytes free, but only because the allocator releases cached memory when memory
+    /// The set fits, and leaves this many bytes free, but only because the allocator releases cached memory when memory
     /// runs short, which takes time.
     Tight(u64),
-    /// It does not fit: it needs at least this many more bytes.
+    /// The set does not fit: it needs at least this many more bytes.
     Short(u64),
     /// The program did not run with this set, or did not finish; the text says why.
     Unknown(String),
@@ -21,12 +21,12 @@ pub(super) enum Fit {
 pub(super) struct Limits {
     /// The maximum number of bytes that fit.
     pub(super) capacity_bytes: u64,
-    /// The maximum number of bytes that leave [room](Fit::Room).
+    /// The maximum number of bytes that the program may reserve and still leave enough [room](Fit::Room).
     pub(super) roomy_bytes: u64,
 }
 
 impl Fit {
-    /// Whether it fits, with or without enough headroom.
+    /// Whether the set fits, with or without enough headroom.
     pub(super) fn fits(&self) -> bool {
         matches!(self, Fit::Room(_) | Fit::Close(_) | Fit::Tight(_))
     }

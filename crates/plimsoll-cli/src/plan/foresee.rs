@@ -1,6 +1,7 @@
 //! The next step of a search, with estimates in place of runs: [`next`]. The strategy continues with estimated sets
-//! until it decides. Then the set that it would choose is run, and so are the sets whose estimates are just beyond the
-//! limit. With these results, the estimates and the decision are revised, until the decision is based on runs.
+//! until it decides. Then the set that the strategy would choose is run, and so are the sets whose estimates are just
+//! beyond the limit. With these results, the estimates and the decision are revised, until the decision is based on
+//! runs.
 //!
 //! Only sets that have run are ever chosen. If none of them fits with enough headroom, every set that the
 //! strategy requests is run, because estimates are not precise enough near the limit.
@@ -11,10 +12,10 @@ use super::goal::Goal;
 use super::strategy::{self, Decision, Step};
 use crate::techniques::Set;
 
-/// A set that needs up to this multiple of the limit counts as just beyond it.
+/// A set that needs up to this multiple of the limit counts as just beyond the limit.
 const NEAR: f64 = 1.1;
 
-/// A set that needs at least this multiple of the limit counts as far beyond it, however rough its estimate.
+/// A set that needs at least this multiple of the limit counts as far beyond the limit, even if the estimate is rough.
 const FAR: f64 = 1.25;
 
 /// How many sets just beyond the limit run at once, the nearest first.
@@ -47,7 +48,7 @@ pub(super) fn next(facts: &Facts, fact: impl Fn(&Set, &Mix) -> Fact) -> Step {
             continue;
         }
         if is_optional {
-            // The best set so far may be an estimate: if so, it is run before others that can only be better.
+            // The best set so far may be only estimated. If so, it is run before the sets that can only improve on it.
             let chosen = strategy::decide(&imagined).chosen.map(|place| &imagined.tried[place]);
             if let Some(chosen) = chosen.filter(|it| !is_known(facts, &it.set)) {
                 return last(facts, vec![chosen.set.clone(), first]);
@@ -109,7 +110,8 @@ fn is_known(facts: &Facts, set: &Set) -> bool {
     facts.tried.iter().any(|it| it.set == *set)
 }
 
-/// Sets to run at the end of a search. If a set that has run leaves enough headroom, these can only improve the answer.
+/// The step that runs these sets at the end of a search. If a set that has run leaves enough headroom, they can only
+/// improve the answer.
 fn last(facts: &Facts, sets: Vec<Set>) -> Step {
     let chosen = strategy::decide(facts).chosen.map(|place| &facts.tried[place]);
     match chosen.is_some_and(Fact::has_room) {
@@ -143,8 +145,8 @@ mod tests {
         }
     }
 
-    /// In 958 of 1,000 worlds, the search finds the cheapest set, with 28 runs on average instead of 34. In 985, its result is as
-    /// good as without estimates.
+    /// In 958 of 1,000 worlds, the search finds the cheapest set, with 28 runs on average instead of 34. In 985, the
+    /// result is as good as that of a search without estimates.
     #[test]
     fn in_random_worlds_estimates_save_runs_and_the_cheapest_set_is_still_found() {
         const WORLDS: u64 = 300;

@@ -8,7 +8,7 @@ use super::time::{Products, Work};
 /// A hint is left out if it saves less than this fraction of a step.
 const LEAST: f64 = 0.05;
 
-/// A sentence for each kind of product that would shorten a step noticeably. `capability` is the GPU's compute
+/// A sentence for each kind of matrix product that would shorten a step noticeably. `capability` is the GPU's compute
 /// capability, and `infers` is true for an inference program.
 pub(super) fn hints(work: &Work, gpu: &Gpu, capability: f64, infers: bool) -> Vec<String> {
     let rates = gpu.flops;

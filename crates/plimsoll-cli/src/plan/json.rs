@@ -42,12 +42,12 @@ pub(super) fn tried(plan: &Plan) -> Value {
     plan.candidates.iter().map(|it| row(it, &plan.target)).collect()
 }
 
-/// The techniques that change which parameters are trained.
+/// The runs with techniques that change which parameters are trained.
 pub(super) fn offers(plan: &Plan) -> Value {
     plan.offers.iter().map(|it| row(it, &plan.target)).collect()
 }
 
-/// The lines of code that save memory, and the runs with them.
+/// The lines of code that save memory, and the runs of the program with these lines.
 pub(super) fn code_change(plan: &Plan) -> Value {
     let Some(code) = &plan.code else { return Value::Null };
     let line = |it: &NewLine| json!({ "file": it.file, "after": it.after, "replaces": it.replaces, "indent": it.indent, "text": it.text });

@@ -9,9 +9,9 @@ pub(super) struct Largest {
     pub(super) set: Set,
     /// The batches that were searched.
     pub(super) range: (u64, u64),
-    /// `None` if none of them fits.
+    /// The largest of these batches that fits; `None` if none fits.
     pub(super) batch: Option<u64>,
-    /// The trial of that batch.
+    /// The trial of the largest batch.
     pub(super) trial: Option<Trial>,
     /// Whether the user ended the search.
     pub(super) is_interrupted: bool,
@@ -33,7 +33,7 @@ impl Largest {
     }
 }
 
-/// The set, as the beginning of a sentence.
+/// The name of the set, as the beginning of a sentence.
 pub(super) fn label(set: &Set) -> String {
     if set.is_empty() { "as it is".to_owned() } else { format!("with {set}") }
 }

@@ -1,5 +1,6 @@
-//! `plimsoll plan`: finds which techniques make a PyTorch program fit a GPU, without using the GPU. Each row of its
-//! table is a run of the unmodified program on the stand-in, with a set of techniques applied from outside.
+//! `plimsoll plan`: finds which techniques make a PyTorch program fit a GPU, without using the GPU. Each row of the
+//! table that it prints is a run of the unmodified program on the simulated GPU (plimsoll-standin), with a set of
+//! techniques applied from outside.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -190,7 +191,8 @@ struct Plan {
     candidates: Vec<Candidate>,
     /// The index of the chosen candidate.
     chosen: Option<usize>,
-    /// A set that only just fits and was not chosen, because the chosen one has room and takes about the same time.
+    /// The best set, if it was not chosen because it only just fits: the chosen set leaves more room and takes about
+    /// the same time.
     instead_of: Option<usize>,
     is_interrupted: bool,
     /// Whether the search ended because its time ran out.
@@ -199,7 +201,7 @@ struct Plan {
     devices: u32,
     /// The host factor of the training machine, if it was given.
     host_factor: Option<f64>,
-    /// The result of the run at the GPU's size, if it differs from the trial.
+    /// Why a chosen set did not fit in its run at the GPU's size, if that happened.
     checked: Option<String>,
     /// The chosen set's run at the GPU's size.
     planned: Option<Trial>,
@@ -209,11 +211,11 @@ struct Plan {
     hints: Vec<String>,
     /// Lines of code that save memory; they are never chosen.
     code: Option<CodeChange>,
-    /// The largest batches that fit: for the unchanged program, and with the chosen set.
+    /// The searches for the largest batch that fits: for the unchanged program, and with the chosen set.
     largest: Vec<Largest>,
     /// The search for the largest batch without {BATCH}, or why it found none.
     unmarked: Option<Result<Unmarked, String>>,
-    /// The value of {BATCH} in the command, or the largest batch without it.
+    /// The value for {BATCH} in the command; if the command has no {BATCH}, the largest batch.
     batch: Option<u64>,
     /// The batch that the trials in the table used.
     table_batch: Option<u64>,

@@ -12,7 +12,7 @@ use crate::predict::trials::How;
 use crate::techniques::{Alone, Set, Technique};
 
 impl Search<'_, '_> {
-    /// The sets of these techniques; none if they do not suit the program.
+    /// The sets that each contain one of these techniques. Empty if the techniques do not suit the program.
     pub(super) fn offered(&self) -> Vec<Set> {
         let Some(base) = self.tried.candidates().first() else { return Vec::new() };
         let trial = &base.trial;

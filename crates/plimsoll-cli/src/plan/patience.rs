@@ -9,12 +9,12 @@ const MOST: Duration = Duration::from_secs(10);
 /// most [`MOST`].
 #[derive(Default)]
 pub(super) struct Patience {
-    /// `None` if it is not looking for a cheaper set yet.
+    /// When to stop looking; `None` if the search is not looking for a cheaper set yet.
     until: Option<Instant>,
 }
 
 impl Patience {
-    /// When the search for a cheaper set ends. It begins at the first call.
+    /// The time at which the search for a cheaper set ends. The search begins at the first call.
     pub(super) fn until(&mut self, now: Instant, first: Duration) -> Instant {
         *self.until.get_or_insert_with(|| now + first.min(MOST))
     }
@@ -38,7 +38,7 @@ mod tests {
             let first = Duration::from_secs(first_s);
             let until = found + Duration::from_secs(may_take_s);
             assert_eq!(patience.until(found, first), until);
-            // Later calls do not restart it.
+            // Later calls do not restart the search.
             assert_eq!(patience.until(found + Duration::from_secs(3), first), until);
             assert!(patience.is_used());
         }

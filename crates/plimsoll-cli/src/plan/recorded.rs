@@ -46,14 +46,14 @@ impl Recorded {
         self.rows.iter().map(fact).collect()
     }
 
-    /// The facts of an unrecorded set, computed as a weighted sum of the known ones.
+    /// The facts of an unrecorded set, computed as a weighted sum of the known facts.
     fn mixed(&self, set: &Set, mix: &Mix, known: &[Fact]) -> Fact {
         let limits = self.limits();
         let sum = |of: &dyn Fn(&Fact) -> u64| mix.apply(|index| of(&known[index]));
         let reserved_bytes = sum(&|it| it.reserved_bytes);
         let fits = reserved_bytes <= limits.capacity_bytes;
         let recorded = self.facts().into_iter().find(|it| it.set == *set).and_then(|it| it.step_s);
-        // A set's time is always computed, and is as precise as for a run.
+        // The time of a set is always computed, so it is as precise here as for a run.
         let step_s = recorded.unwrap_or(sum(&|it| (it.step_s.unwrap_or(0.0) * 1e9) as u64) as f64 / 1e9);
         Fact {
             set: set.clone(),
@@ -72,8 +72,8 @@ impl Recorded {
         }
     }
 
-    /// Searches. Returns the number of runs, and the chosen set. An unrecorded set lies between recorded ones, or
-    /// fails.
+    /// Searches. Returns the number of runs, and the chosen set. An unrecorded set counts as a mixture of recorded
+    /// sets, or as a failure.
     fn searched(&self, next: impl Fn(&Facts) -> Step) -> (usize, Option<String>) {
         let recorded = self.facts();
         let all = Estimates::of(&recorded);

@@ -216,7 +216,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     notes
 }
 
-/// The reasons why sets are not in the table. Each reason is given once, for the smallest set.
+/// The reasons why sets are not in the table. Each reason is given once, for the smallest set that has it.
 fn objections(plan: &Plan) -> Vec<String> {
     let mut objections: Vec<(String, String)> = Vec::new();
     for it in plan.candidates.iter().chain(&plan.offers) {
@@ -247,7 +247,7 @@ fn code(chosen: Option<&Candidate>) -> Section {
     )
 }
 
-/// The code for tensor parallelism, if the program runs with it but it was not chosen.
+/// The code for tensor parallelism, if the program runs with tensor parallelism but this was not chosen.
 fn parallel(plan: &Plan) -> Section {
     let technique = Technique::TensorParallel;
     let is_other = |it: &&Candidate| plan.chosen().is_none_or(|chosen| chosen.set != it.set);

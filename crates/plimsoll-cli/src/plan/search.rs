@@ -22,17 +22,17 @@ use crate::predict::trials::{How, Trials};
 use crate::protocol::Applied;
 use crate::techniques::{Operators, Set, Technique};
 
-/// How many runs a search usually makes after the ones that it already knows it needs.
+/// The number of runs that a search usually makes in addition to those that are already planned.
 const DECIDING: u32 = 4;
 
-/// How many times longer the first trial, which imports the program, usually takes than a later one.
+/// How many times longer the first trial, which imports the program, usually takes than a later trial.
 const USUAL_PART: u32 = 10;
 
 /// Trials and their results.
 pub(super) struct Search<'a, 'scope> {
     pub(super) trials: &'a mut Trials<'scope>,
     target: &'a Target,
-    /// The number of GPUs.
+    /// The number of GPUs that the program sees.
     devices: u32,
     pub(super) wish: Wish,
     /// The time limit after the first trial.
@@ -83,15 +83,16 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Tries sets until the goal is met as well as it can be. The first candidate is the unchanged program. A second
-    /// call takes into account corrections that were made to candidates in the meantime.
+    /// Tries sets until no other set can be better, or the time is up. The first candidate is the unchanged program.
+    /// A second call continues the search, with corrections that were made to candidates in the meantime.
     ///
     /// # Errors
     /// I/O errors.
     pub(super) fn run(&mut self) -> Result<Decision, Failure> {
         let decision = self.decided()?;
         if self.patience.is_used() {
-            // Trials of sets that may be only slightly cheaper must not delay the run at the GPU's size.
+            // Trials that are still running are abandoned: sets that may be only slightly cheaper must not delay the
+            // run at the GPU's size.
             self.trials.give_up()?;
             self.trials.end_at(self.until);
         }
@@ -116,7 +117,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
                 return Ok(strategy::decide(&facts));
             }
             if is_begun && !self.is_priced {
-                // The operator counts may lead to different sets.
+                // With the counts of operators, the strategy may choose other sets.
                 self.price()?;
                 continue;
             }
@@ -135,9 +136,9 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Estimates how much longer the search will take, from the average time of the `runs` so far: the search runs
-    /// this many sets now, and a few more after them. The search ends with a run at the GPU's size, which takes about
-    /// half as long as the first.
+    /// Estimates how much longer the search will take: the `sets` sets that run now, and a few more, each take the
+    /// average time of the `runs` so far. The run at the GPU's size at the end takes about half as long as the first
+    /// run.
     fn remaining(&self, sets: usize, runs: usize) -> Duration {
         let (first, since) = (self.trials.first(), self.since.map_or(Duration::ZERO, |it| it.elapsed()));
         let each = match u32::try_from(runs) {
@@ -147,7 +148,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         each * u32::try_from(sets).unwrap_or(u32::MAX).saturating_add(DECIDING) + first / 2
     }
 
-    /// Whether there is no more time to look for a cheaper set. If there is time left, trials end when it is up.
+    /// Whether there is no more time to look for a cheaper set. If there is time left, trials end when this time is up.
     fn is_long_enough(&mut self) -> bool {
         let now = Instant::now();
         let own = self.patience.until(now, self.trials.first());
@@ -248,14 +249,13 @@ impl<'a, 'scope> Search<'a, 'scope> {
         trial.lacks_host.clone().filter(|_| !set.is_empty() && is_enough && trial.end == End::Ran)
     }
 
-    /// Facts about a set, taken from the trials of other sets.
+    /// The facts about a set, estimated from the trials of other sets.
     fn estimated(&self, set: &Set, mix: &Mix) -> Fact {
         let known = self.tried.candidates();
         let sum = |of: &dyn Fn(&Trial) -> u64| mix.apply(|index| of(&known[index].trial));
         let applied = |technique: Technique| {
             let name = technique.name();
-            // The set contains the technique's level; the technique reports about the same facts wherever it is
-            // applied.
+            // What a technique reports about itself hardly depends on the other techniques of a set.
             let of = |trial: &Trial| trial.technique(name).cloned();
             let like = known.iter().rev().find_map(|it| of(&it.trial))?;
             let bytes = sum(&|trial| of(trial).map_or(0, |it| it.bytes));
@@ -337,12 +337,12 @@ impl<'a, 'scope> Search<'a, 'scope> {
     }
 }
 
-/// The techniques in a set that run operators other than the program's own.
+/// The techniques in a set because of which other operators than the program's own run.
 fn changed(set: &Set) -> Set {
     set.only(|it| it.row().operators == Operators::Other)
 }
 
-/// How a set fits if its run under the GPU's limit failed.
+/// Whether a set fits if its run under the GPU's limit failed.
 fn without_fit(limits: Limits, trial: &Trial, limited: &Trial) -> Fit {
     match limited.end {
         End::Interrupted => Fit::Unknown(objection(&limited.end)),

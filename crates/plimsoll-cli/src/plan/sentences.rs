@@ -42,7 +42,7 @@ pub(super) fn progress(candidate: &Candidate) -> String {
     format!("tried {}: {result}", named(candidate))
 }
 
-/// The progress line before some trials.
+/// The progress line that is printed before these sets are tried.
 pub(super) fn trying(sets: &[Set], remaining: Duration) -> String {
     let names: Vec<String> = sets.iter().take(NAMED).map(Set::to_string).collect();
     let seconds = remaining.as_secs_f64().ceil().max(1.0);
@@ -145,8 +145,8 @@ pub(super) fn verdict(plan: &Plan) -> String {
     format!("{interrupted}{sentence}{}", largest.collect::<String>())
 }
 
-/// The alternative to the chosen set. If the chosen set leaves enough headroom, it is a faster set that only just fits;
-/// otherwise, a set that leaves more.
+/// The alternative to the chosen set. If the chosen set leaves enough headroom, the alternative is a faster set that
+/// only just fits; otherwise, it is a set that leaves more headroom.
 pub(super) fn other(plan: &Plan) -> Option<String> {
     let chosen = plan.chosen().filter(|it| it.fit.fits() && plan.goal == Goal::Fit)?;
     let all = plan.candidates.iter().filter(|it| it.set != chosen.set && it.fit.fits() && it.is_effective());
@@ -170,8 +170,8 @@ pub(super) fn other(plan: &Plan) -> Option<String> {
     Some(format!("with room to spare: {}{}, numbers {numbers}", named(roomy), slower(roomy)))
 }
 
-/// A sentence about the peak with the lines of code that save memory. If the lines alone are not enough, it also names
-/// a set that makes the program fit with them and is cheaper than the chosen one.
+/// A sentence about the peak with the lines of code that save memory. If the lines alone are not enough, the sentence
+/// also names a set that makes the program fit together with the lines and is cheaper than the chosen set.
 pub(super) fn code_change(plan: &Plan) -> Option<String> {
     let code = plan.code.as_ref()?;
     let places = code.lines.iter().map(|line| {
@@ -197,7 +197,8 @@ pub(super) fn code_change(plan: &Plan) -> Option<String> {
     ))
 }
 
-/// How much memory the program would need with the techniques that change which parameters are trained.
+/// A sentence about how much memory the program would need with the techniques that change which parameters are
+/// trained.
 pub(super) fn offers(plan: &Plan) -> Option<String> {
     let offers = plan.offers.iter().filter(|it| it.is_effective());
     let word = |it: &Candidate| {
@@ -235,7 +236,7 @@ fn largest(plan: &Plan) -> String {
     format!("{}: {sentences}{numbers}", plan.target.name)
 }
 
-/// How the program behaves if it catches out-of-memory errors and continues.
+/// A phrase about a program that catches out-of-memory errors and continues.
 fn catching(trial: &Trial) -> String {
     let times = if trial.caught == 1 { "once".to_owned() } else { format!("{} times", trial.caught) };
     format!(
@@ -260,7 +261,7 @@ fn described(candidate: &Candidate) -> String {
     candidate.set.entries().iter().map(word).collect::<Vec<_>>().join(" + ")
 }
 
-/// How much longer a step takes, as an estimate.
+/// A phrase about how much longer a step takes, as an estimate.
 fn slower(base: Option<Cost>, cost: Option<Cost>) -> String {
     match (base, cost) {
         (Some(base), Some(cost)) if base.step_s > 0.0 => {

@@ -13,9 +13,9 @@ use crate::techniques::Set;
 #[derive(Default)]
 pub(super) struct Tried {
     candidates: Vec<Candidate>,
-    /// The operators of a step, by the techniques that change them.
+    /// The operators of a step, by the set of techniques that change the operators.
     works: Vec<(Set, Work)>,
-    /// How many candidates were known when one of them was last corrected.
+    /// The number of candidates that were known when a candidate was last corrected.
     known_before: usize,
 }
 

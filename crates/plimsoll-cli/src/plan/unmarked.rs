@@ -31,7 +31,7 @@ pub(super) struct Unmarked {
     way: &'static str,
     /// The lines that create or move tensors with that batch size.
     places: Vec<String>,
-    /// The largest batches: for the unchanged program, and with the chosen set.
+    /// The searches for the largest batch: for the unchanged program, and with the chosen set.
     pub(super) largest: Vec<Largest>,
 }
 
@@ -54,8 +54,8 @@ impl Unmarked {
 }
 
 impl Search<'_, '_> {
-    /// Searches for the largest batch, both for the unchanged program and with a set. `Err` in the result says why
-    /// there is none.
+    /// Searches for the largest batch, both for the unchanged program and with a set. `Err` in the result says why no
+    /// largest batch was found.
     ///
     /// # Errors
     /// I/O errors.
@@ -171,7 +171,8 @@ impl Search<'_, '_> {
 }
 
 impl Plan {
-    /// Adopts the largest batches. If they are the goal, the set with the larger one is chosen.
+    /// Stores the largest batches in the plan. If the largest batch is the goal, the set with the larger batch is
+    /// chosen.
     pub(super) fn adopt(&mut self, found: Result<Unmarked, String>) {
         if let Ok(found) = &found {
             self.largest.clone_from(&found.largest);

@@ -1,4 +1,4 @@
-//! A second run with more memory than the GPU has. It finds out how much memory a program needs if it ran out
+//! A second run with more memory than the GPU has, to find out how much memory a program needs that ran out of memory
 //! ([`Need`]). The simulated GPU still reports its own size to the program, and a request whose failure the program
 //! caught fails again.
 
@@ -17,8 +17,8 @@ use crate::exit::Failure;
 use crate::output;
 
 impl Outcome {
-    /// Runs the program again with more memory if it ran out of memory, or if it caught the error and may have given
-    /// up.
+    /// Runs the program again with more memory if it ran out of memory, or if it caught the error and may have given up
+    /// because of the error.
     ///
     /// # Errors
     /// I/O errors.
@@ -46,7 +46,7 @@ impl Outcome {
             return Ok(());
         }
         let mut ample = Outcome::of(&run.job, target)?;
-        // This run gets further, so it may also need more host memory.
+        // The run with more memory gets further, so it may also need more host memory.
         if ample.host.as_ref().map(Node::must_bytes) > self.host.as_ref().map(Node::must_bytes) {
             self.host = ample.host.take();
         }
@@ -61,7 +61,8 @@ impl Outcome {
         let end_bytes = ample.growth.as_ref().and_then(|growth| growth.end_bytes);
         let (peaks, capacity_bytes) =
             (judged.peaks, target.charged(judged.peaks.outside_bytes).capacity_bytes());
-        // If the process's memory peaked at a different moment than PyTorch's, the process's peak is what it needs.
+        // If the process's total memory peaked at a different moment than PyTorch's memory, the program needs the
+        // process's peak.
         let is_apart = end_bytes.is_none() && peaks.peaks_apart();
         let is_more = peaks.allocated_bytes > capacity_bytes;
         let measured_bytes = match (is_apart, is_more) {

@@ -33,12 +33,13 @@ pub(super) struct Outcome {
     /// The peaks without the requests of `torch.compile` that a warm cache avoids, if there were such requests and
     /// the program fits.
     pub(super) with_warm_caches: Option<Without>,
-    /// The result with zero in place of the assumed values, if there are any.
+    /// The result of a run with zero in place of the values of `--assume`, if there are any.
     pub(super) without_assumptions: Option<Box<Outcome>>,
-    /// The result of a run in which unknown values that decide sizes had their largest value, if there are such values and the
-    /// run succeeded.
+    /// The result of a run in which the unknown values that decide sizes were at their maximum, if there are such
+    /// values and the run succeeded.
     pub(super) with_largest: Option<Box<Outcome>>,
-    /// The result with the smallest values for them, if all of them had their largest value in the run.
+    /// If all unknown values that decide sizes were at their maximum in the first run (as for the boxes that `nms`
+    /// keeps): the result of a run with 1 instead.
     pub(super) with_least: Option<Box<Outcome>>,
     /// The last request that failed, even if the program caught the error.
     pub(super) shortage: Option<Shortage>,
@@ -105,7 +106,7 @@ impl Outcome {
         })
     }
 
-    /// Records that the program caught an out-of-memory error and gave up: with more memory, it would have continued.
+    /// Records that the program caught an out-of-memory error and gave up: with more memory, the program continued.
     pub(super) fn gave_up(&mut self) {
         if let (Verdict::Fits { .. }, Some(shortage)) = (&self.verdict, &self.shortage) {
             self.verdict = Verdict::RunsOut(Shortage { caught: true, ..shortage.clone() });
@@ -114,14 +115,14 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// The techniques of `--with` in the process that decides; if none decides, in any process.
+    /// The techniques of `--with` in the process that decides; if no process decides, in any process.
     pub(super) fn techniques(&self) -> &[Applied] {
         let judged = self.judged.as_ref().map(|judged| &judged.report);
         judged.or(self.reports.first()).map_or(&[], |report| &report.techniques)
     }
 
-    /// The process and device that show how much memory the program needs: from the run with more memory, if there was
-    /// one.
+    /// The process and device that show how much memory the program needs. They are taken from the run with more
+    /// memory, if there was such a run.
     pub(super) fn measured(&self) -> Option<&Judged> {
         self.need.as_ref().map(|need| &need.judged).or(self.judged.as_ref())
     }
@@ -143,7 +144,8 @@ impl Outcome {
         self.reports.iter().flat_map(|it| it.devices.iter().map(move |peaks| (it, peaks))).collect()
     }
 
-    /// The stand-in's assumptions and unsupported calls in all processes, in order, without duplicates.
+    /// The assumptions that the simulated GPU (plimsoll-standin) made, and the calls that it does not support, in all
+    /// processes, in order, without duplicates.
     pub(super) fn notices(&self) -> BTreeSet<&Notice> {
         let all = self.reports.iter().flat_map(|report| &report.notices);
         // NVML calls do not affect memory.
@@ -155,8 +157,8 @@ impl Outcome {
         self.notices().iter().any(|notice| notice.about == notice::CUDNN)
     }
 
-    /// Replays the recording without the libraries' workspaces, and without the requests that warm compile caches
-    /// avoid. Does nothing if memory ran out: the recording then ends early, so the remaining requests are
+    /// Replays the recording twice: without the libraries' workspaces, and without the requests that warm compile
+    /// caches avoid. Does nothing if memory ran out: the recording then ends early, so the remaining requests are
     /// unknown.
     pub(super) fn replay_without(&mut self) {
         let judged = self.judged.as_ref().filter(|_| matches!(self.verdict, Verdict::Fits { .. }));
@@ -196,7 +198,7 @@ impl Outcome {
         self.judged.as_ref().map(|judged| judged.peaks.reserved_bytes)
     }
 
-    /// The maximum number of bytes that unknown values may add to the peak, as far as known.
+    /// The most bytes that unknown values may add to the peak, as far as this is known.
     pub(super) fn stake_bytes(&self) -> u64 {
         match self.with_largest.as_deref().and_then(Outcome::reserved_bytes).zip(self.reserved_bytes()) {
             Some((largest, zero)) => largest.saturating_sub(zero),
@@ -218,7 +220,7 @@ impl Outcome {
         matches!(self.verdict, Verdict::Fits { spare_bytes, .. } if self.stake_bytes() > spare_bytes)
     }
 
-    /// Whether the machine that will run it has too little memory.
+    /// Whether the machine that will run the program has too little host memory.
     pub(super) fn lacks_host(&self) -> bool {
         self.host.as_ref().is_some_and(Node::is_short)
     }
@@ -230,8 +232,8 @@ impl Outcome {
         }
     }
 
-    /// Whether the peaks are exact: they consist of PyTorch's own requests, and none depends on an unknown value.
-    /// With `--cudnn-workspace none`, cuDNN's workspaces do not make them inexact.
+    /// Whether the peaks are exact: they consist of PyTorch's own requests, and no request depends on an unknown value.
+    /// With `--cudnn-workspace none`, cuDNN's workspaces do not make the peaks inexact.
     pub(super) fn is_exact(&self, target: &Target) -> bool {
         let is_failed =
             matches!(self.verdict, Verdict::Failed { .. } | Verdict::Refused(_) | Verdict::Unknown(_));
@@ -357,7 +359,7 @@ mod tests {
         ran_out.status = 1;
         ran_out.steps = 5;
         assert_eq!(verdict(Ended::Well, std::slice::from_ref(&ran_out)).exit(), Exit::OutOfMemory);
-        // It caught the failure in step 4, and completed further steps.
+        // The program caught the failure in step 4, and completed further steps.
         ran_out.status = 0;
         assert_eq!(verdict(Ended::Well, &[ran_out]), Verdict::Fits { spare_bytes: 40 * MIB, caught: 1 });
     }

@@ -1,11 +1,11 @@
-//! `--assume FILE:LINE=VALUE`: the value that a read of the device returns instead of zero.
+//! `--assume FILE:LINE=VALUE`: the value that the program gets instead of zero when this line reads from the GPU.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::protocol::Warning;
 
-/// A line that reads from the device, and the value that it gets.
+/// A line that reads from the GPU, and the value that the program gets there.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Assumption(String, u64, Value);
 
@@ -42,17 +42,17 @@ impl Assumption {
 
 impl Assumption {
     /// Assumes the largest value at every line where the value decides a size (`EVERYWHERE` in `reads.py`). This
-    /// includes lines that are reached only with such values.
+    /// includes lines that the program reaches only with such values.
     pub(crate) fn largest() -> Assumption {
         Assumption(String::new(), 0, Value::from("max"))
     }
 
-    /// Assumes one at every line where the value decides a size: `nms` keeps at least one box.
+    /// Assumes the value 1 at every line where the value decides a size: `nms` keeps at least one box.
     pub(crate) fn least() -> Assumption {
         Assumption(String::new(), 0, Value::from(1))
     }
 
-    /// Assumes the value that shows the maximum for a warning, if its line is known.
+    /// Assumes, at the line of a warning, the value with which memory is largest; `None` if the line is unknown.
     pub(crate) fn most(warning: &Warning) -> Option<Assumption> {
         let (file, line) = warning.place.as_ref()?;
         Some(Assumption(file.clone(), *line, Value::from(warning.most)))

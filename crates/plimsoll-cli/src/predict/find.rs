@@ -16,12 +16,12 @@ use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
 use crate::protocol::Peaks;
 
-/// A value that was tried.
+/// A value that was tried, and the result.
 struct Tried {
     value: u64,
     verdict: Verdict,
     peaks: Option<Peaks>,
-    /// Whether the machine has enough memory on the host.
+    /// Whether the machine has enough host memory.
     has_host: bool,
     /// The verdict as text.
     said: String,
@@ -33,7 +33,7 @@ impl Tried {
     }
 }
 
-/// Runs the command with different values until the largest is found. Returns the text for stdout.
+/// Runs the command with different values until the largest value that fits is found. Returns the text for stdout.
 pub(super) fn run(
     args: &PredictArgs,
     placeholder: &Placeholder,

@@ -14,7 +14,7 @@ use crate::exit::{Exit, Failure};
 use crate::page::quoted;
 use crate::row;
 
-/// Additional memory for a run that must not run out of memory.
+/// Additional GPU memory for a run that must not run out of memory.
 const MORE_BYTES: u64 = 1 << 39;
 
 /// The libraries that a typical program loads. They are assumed for a GPU on which nothing has run yet.
@@ -25,7 +25,7 @@ const COMMON: [Library; 5] =
 /// attention kernels require it.
 const LEAST_ASSUMED: (i32, i32) = (8, 0);
 
-/// How cuDNN's and cuFFT's workspaces are determined.
+/// How the sizes of cuDNN's and cuFFT's workspaces are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workspaces {
     /// No workspaces: exact for PyTorch's own requests
@@ -37,7 +37,7 @@ pub(crate) enum Workspaces {
 }
 
 impl Workspaces {
-    /// The stand-in's environment variable and its value for this choice.
+    /// The environment variable of plimsoll-standin for this choice, and its value.
     fn variable(self) -> (&'static str, String) {
         let value = match self {
             Workspaces::None => "none",
@@ -51,30 +51,31 @@ impl Workspaces {
 /// The simulated GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// Its name with an article: `an A100-80GB`.
+    /// The GPU's name with an article: `an A100-80GB`.
     pub(crate) name: String,
     /// The device's memory.
     pub(crate) total_bytes: u64,
     /// The most memory that a process uses outside the allocator.
     pub(crate) context_bytes: u64,
-    /// The least memory that a process uses there. The two differ only until something has run.
+    /// The least memory that a process uses outside the allocator; it differs from `context_bytes` only until a program
+    /// has run.
     pub(crate) least_context_bytes: u64,
     /// The memory that other programs use on the GPU (`--others`).
     pub(crate) others_bytes: u64,
     /// The compute capability, such as `8.9`.
     pub(crate) capability: String,
-    /// The options that name it, such as `--gpu RTX-4090`.
+    /// The options that name this GPU, such as `--gpu RTX-4090`.
     pub(crate) options: String,
     /// The GPU whose compute capability was assumed, if none was given.
     pub(crate) assumed_from: Option<&'static str>,
     /// A sentence about the properties that a description of the GPU does not give.
     pub(crate) assumed: Option<String>,
-    /// The GPU to estimate times for: this one, if it was named or described; otherwise the listed GPU of its compute
-    /// capability that is closest in size.
+    /// The GPU for which times are estimated: this GPU, if it was named or described; otherwise, of the listed GPUs
+    /// with the same compute capability, the closest in size.
     pub(crate) listed: &'static Gpu,
-    /// How cuDNN's workspaces are determined.
+    /// How the sizes of cuDNN's workspaces are determined.
     pub(crate) workspaces: Workspaces,
-    /// The variables that configure the stand-in.
+    /// The environment variables that configure the simulated GPU (plimsoll-standin).
     environment: Vec<(&'static str, String)>,
     /// The machine that contains the GPU.
     pub(crate) machine: Machine,
@@ -112,7 +113,7 @@ impl Target {
         Target { options, assumed, ..self }
     }
 
-    /// The same GPU, if other programs use this much of it.
+    /// The same GPU, of whose memory other programs use `others_bytes`.
     fn beside(mut self, others_bytes: u64) -> Result<Target, String> {
         self.others_bytes = others_bytes;
         if self.limit_bytes() <= self.least_context_bytes {
@@ -125,7 +126,7 @@ impl Target {
         Ok(self)
     }
 
-    /// The same target with this many GPUs, and with cuDNN's workspaces determined in this way.
+    /// The same target with this many GPUs, and with the sizes of cuDNN's workspaces determined in this way.
     pub(super) fn with_devices(mut self, devices: u32, workspaces: Workspaces) -> Target {
         self.environment.push((settings::DEVICES, devices.to_string()));
         self.workspaces = workspaces;
@@ -137,7 +138,7 @@ impl Target {
         Target { machine, ..self }
     }
 
-    /// The variables that configure the stand-in.
+    /// The environment variables that configure the simulated GPU (plimsoll-standin).
     pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.environment.iter().cloned().chain([self.workspaces.variable()])
     }
@@ -190,8 +191,8 @@ impl Target {
                 )
             }
         };
-        // If a GPU is given by its size, the stand-in uses the properties of the first listed GPU with its
-        // compute capability.
+        // If a GPU is given by its size, the simulated GPU has the properties of the first listed GPU with its compute
+        // capability.
         let alike = if is_named {
             listed
         } else {
@@ -238,7 +239,7 @@ impl Target {
         target
     }
 
-    /// The same GPU with more memory than it reports: from the start, or after this many failed
+    /// The same GPU with more memory than it reports: if `after` is 0, from the start, otherwise after this many failed
     /// requests in a process.
     pub(super) fn with_more(&self, after: u64) -> Target {
         let mut target = self.clone();
@@ -251,7 +252,7 @@ impl Target {
         target
     }
 
-    /// The same GPU with the memory outside the allocator that a run used; unchanged if that is unknown.
+    /// The same GPU, but with the memory that a run used outside the allocator; unchanged if this is unknown.
     pub(crate) fn charged(&self, outside_bytes: Option<u64>) -> Target {
         match outside_bytes {
             Some(bytes) => Target { context_bytes: bytes, least_context_bytes: bytes, ..self.clone() },
@@ -295,7 +296,8 @@ fn called(name: &str) -> String {
 /// The sentence about properties that a description omits: `custom:… does not give threads, bandwidth: using the values
 /// of the RTX-6000-Ada`.
 fn assumption(text: &str, it: &Described) -> Option<String> {
-    // A row has all properties, but may have been completed from a listed GPU when it was made.
+    // A row of `plimsoll calibrate` has all properties, but some may have been taken from a listed GPU when the row was
+    // made.
     let base = it.base?;
     Some(format!("{text} does not give {}: using the values of the {base}", it.assumed.join(", ")))
 }
@@ -317,7 +319,7 @@ fn version((major, minor): (i32, i32)) -> String {
     format!("{major}.{minor}")
 }
 
-/// The error for an unknown name, with suggestions.
+/// The error for an unknown GPU name, with suggestions.
 fn unknown(why: &NotDescribed) -> String {
     let NotDescribed::Name(name) = why else { return why.to_string() };
     match name {
@@ -475,7 +477,7 @@ mod tests {
         let h200 = target("H200");
         assert_eq!((h200.context_bytes, h200.least_context_bytes), (846_004_224, 552_402_944));
         assert_eq!(h200.environment[2], (settings::CONTEXT, "laws".to_owned()));
-        // Two kibibytes for each thread of 28 multiprocessors, plus the same libraries.
+        // Two kibibytes for each thread of 28 multiprocessors, plus the common libraries.
         assert_eq!(target("RTX-3060").context_bytes, 28 * 1536 * 2048 + 293_601_280);
         assert_eq!(Target::new("24GiB", Some("8.9"), None).unwrap().context_bytes, 696_254_464);
         let charged = h200.charged(Some(1 << 30));

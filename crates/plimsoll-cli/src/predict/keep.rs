@@ -1,5 +1,5 @@
-//! `--snapshot`: saves a run's snapshots. If it names a file, it saves the snapshot of the process that decides
-//! the verdict; if it names a folder, all snapshots.
+//! `--snapshot`: saves a run's snapshots. If the option names a file, the snapshot of the process that decides the
+//! verdict is saved; if it names a folder, all snapshots are saved.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,7 +21,7 @@ impl Keep {
     /// Parses the argument: an existing folder, or a path that ends with `/`, is a folder.
     ///
     /// # Errors
-    /// If snapshots already exist there, and `force` is not set.
+    /// If the file, or snapshots in the folder, already exist, and `force` is not set.
     pub(super) fn of(path: &Path, force: bool) -> Result<Keep, Failure> {
         if !path.is_dir() && !path.as_os_str().as_encoded_bytes().ends_with(b"/") {
             let sink = Sink::new(path.to_path_buf(), force);
@@ -41,7 +41,7 @@ impl Keep {
         Ok(Keep::All { folder: path.to_path_buf(), force })
     }
 
-    /// Writes the snapshots, and sets the file name in the explanation.
+    /// Writes the snapshots, and puts the new file name into the explanation.
     ///
     /// # Errors
     /// I/O errors.
@@ -109,7 +109,7 @@ fn clear(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether [`names`] could have created such a name.
+/// Whether this could be a name that [`names`] created.
 fn is_ours(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let Some(name) = name.strip_suffix(".pickle") else { return false };

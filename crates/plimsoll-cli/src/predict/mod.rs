@@ -1,6 +1,6 @@
 //! `plimsoll predict`: runs a PyTorch program without a GPU, and reports how much GPU memory it needs.
 //!
-//! PyTorch and its allocator are the real ones; the device is `plimsoll-standin`.
+//! PyTorch and its allocator are real; the GPU is simulated (`plimsoll-standin`).
 //!
 //! Data flows in one direction: launch → recording → analysis → answer → report. Each step passes one type to the
 //! next, and uses nothing from later steps:
@@ -22,7 +22,7 @@
 //! | `planner.rs` | runs this program as cuDNN's planner |
 //! | `view/` | the file system as the program sees it: its writes do not reach the disk |
 //! | `args.rs` | the options |
-//! | `launch/` | starts the program on the stand-in, and waits for its end |
+//! | `launch/` | starts the program on the simulated GPU, and waits for its end |
 //! | `recording/` | the reports and files that the program left |
 //! | `run.rs` | one run: the environment with the hooks, the launch, the recording |
 //! | `analysis/` | the conclusions from the recording |

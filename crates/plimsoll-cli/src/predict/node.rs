@@ -2,23 +2,24 @@
 
 use std::fs;
 
-/// A machine that runs the job.
+/// The machine that will run the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Machine {
-    /// The part of its memory that the program may use.
+    /// The part of the machine's memory that the program may use.
     pub(crate) memory_bytes: Option<u64>,
-    /// Whether that is the memory of this machine, not a size that the user gave.
+    /// Whether `memory_bytes` is the memory of this machine, not a size that the user gave.
     pub(crate) is_this: bool,
-    /// Whether the GPU shares the host's memory, so that this is only what the GPU leaves.
+    /// Whether the GPU shares the host's memory, so that `memory_bytes` is only what the GPU leaves.
     pub(crate) is_left: bool,
     /// The size of `/dev/shm`.
     pub(crate) shm_bytes: Option<u64>,
-    /// The number of ranks that it runs, if one simulated rank represents them all.
+    /// The number of ranks on the machine, if one simulated rank represents them all.
     pub(crate) alike: Option<u32>,
 }
 
 impl Machine {
-    /// A machine with the given memory. Without a given size, it is this machine if the program will run here.
+    /// A machine with the given memory. If no size is given and the program will run here, the machine has the memory
+    /// of this machine.
     pub(crate) fn for_plan(given_bytes: Option<u64>, runs_here: bool) -> Machine {
         let is_this = given_bytes.is_none() && runs_here;
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -29,8 +30,8 @@ impl Machine {
         Machine { memory_bytes, is_this, ..Machine::default() }
     }
 
-    /// A machine that shares its memory with its GPU, if the GPU leaves this much of it. The peaks of the host and the
-    /// GPU are added, although they may occur at different times.
+    /// The same machine, if it shares its memory with the GPU, and the GPU leaves `left_bytes` of it. The peaks of the
+    /// host and the GPU are added, although they may occur at different times.
     pub(crate) fn beside_gpu(self, left_bytes: u64) -> Machine {
         match self.memory_bytes {
             Some(bytes) if bytes <= left_bytes => self,
@@ -39,7 +40,7 @@ impl Machine {
     }
 }
 
-/// This machine's memory, or the container's limit if that is lower. `meminfo` counts in kB.
+/// This machine's memory, or the limit of the container, if it is lower. `meminfo` counts in kB.
 fn memory(meminfo: &str, limits: &[String]) -> Option<u64> {
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let total_bytes = 1024 * total.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?;

@@ -13,8 +13,8 @@ const ANSWERS: &str = "answers";
 
 /// Runs the planner on stdin if these are its arguments; otherwise returns `None`.
 ///
-/// The first process starts a second one and exits, so that the second is not a child of the user's program, which may
-/// wait for all its children.
+/// The first process starts a second one and exits, so that the second process is not a child of the user's program,
+/// which may wait for all its children.
 pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     let program = arguments.next()?;
     arguments.next().filter(|verb| verb == place::PLANNER)?;

@@ -1,4 +1,5 @@
-//! Runs the user's program: [`Run`], in an environment that loads the stand-in and the Python hooks.
+//! Runs the user's program: [`Run`], in an environment that loads the simulated GPU (plimsoll-standin) and the Python
+//! hooks.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -26,17 +27,17 @@ use crate::protocol::STOP;
 use crate::scratch::unreadable;
 use crate::techniques::Technique;
 
-/// The number of steps after which training is stopped, unless code of its loop has not run yet (`late.py`).
+/// The number of steps after which training is stopped, unless code of the training loop has not run yet (`late.py`).
 const STEPS: u64 = 3;
 
 /// A program that has ended.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// How it ended, and the reports of its processes.
+    /// How the program ended, and the reports of its processes.
     pub(super) job: Job,
-    /// Its effects outside its own processes: files and hosts.
+    /// The program's effects outside its own processes: files and hosts.
     pub(super) traces: Traces,
-    /// The folder with their snapshots, deleted on drop.
+    /// The folder with the processes' snapshots, deleted on drop.
     _folder: TempDir,
 }
 
@@ -71,7 +72,8 @@ impl Run {
             child.env("PLIMSOLL_PREDICT_ASSUME", assumed);
         }
         child.envs(args.variables.iter().cloned());
-        // The environment variables of all processes contain paths to this folder.
+        // The environment variables of all processes of the program contain paths to this folder, so the guard
+        // recognizes the processes.
         let guard = Guard::of(session.folder().as_os_str());
         let (ended, ending) = session.supervised(args, &child, folder.path(), &stop).map_err(|failure| {
             let name = words.first().map_or("", |it| it);
@@ -98,15 +100,15 @@ impl Run {
     }
 }
 
-/// The parts of the temporary folder.
+/// The subfolders of the run's temporary folder, and the variables that point to them.
 struct Folder {
-    /// Links to the stand-in, under the names that the dynamic loader searches for.
+    /// The folder with links to the library plimsoll-standin, under the names that the dynamic loader searches for.
     standin: PathBuf,
     /// The first folder of PYTHONPATH.
     python: PathBuf,
-    /// The processes' reports.
+    /// The folder for the processes' reports.
     reports: PathBuf,
-    /// How much of each GPU each process uses.
+    /// The folder in which each process records how much of each GPU it uses.
     shared: PathBuf,
     /// The variables that point to caches and programs in the folder.
     surroundings: Vec<(&'static str, OsString)>,
@@ -124,12 +126,13 @@ impl Folder {
         Ok(Folder { standin, python, reports, shared, surroundings })
     }
 
-    /// The variables that load the stand-in.
+    /// The variables that load plimsoll-standin.
     fn loading(&self) -> [(&'static str, OsString); 4] {
         place::environment(&self.standin, |name| std::env::var_os(name))
     }
 
-    /// The variables that also load the library that counts memory on the host, if there is one.
+    /// The variables that load both plimsoll-standin and the library that counts memory on the host, if this build
+    /// contains that library.
     fn counted(&self, library: Option<&Path>) -> impl Iterator<Item = (&'static str, OsString)> {
         let preloaded = self.loading().into_iter().find(|(name, _)| *name == "LD_PRELOAD");
         let preloaded = preloaded.map(|(_, value)| value).unwrap_or_default();
@@ -193,7 +196,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     rank: u32,
-    /// Its local rank.
+    /// The rank's number on its machine (local rank).
     local: u32,
     node: u32,
     nodes: u32,

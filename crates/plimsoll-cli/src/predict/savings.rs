@@ -1,6 +1,6 @@
 //! More runs, with added lines that free memory that is live at the peak but not needed there ([`Savings`]). The
-//! printed peaks are measured in these runs. In the program's view of the file system, its source contains the lines,
-//! as if the user had pasted them.
+//! printed peaks are measured in these runs. The program sees its own source with these lines, as if the user had
+//! pasted them.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use crate::output;
 use crate::protocol::Waste;
 
 impl Outcome {
-    /// Runs the program again with the lines that free memory, all of them and each alone, if the program reports such
-    /// memory and its first run took no longer than [`LONGEST`].
+    /// If the program has memory at the peak that it does not need, and its first run took no longer than [`LONGEST`]:
+    /// runs the program again with the lines that free this memory, with all lines together and with each line alone.
     pub(super) fn find_savings(
         &mut self,
         args: &PredictArgs,
@@ -58,7 +58,7 @@ struct Trials<'a> {
     args: &'a PredictArgs,
     target: &'a Target,
     session: &'a Session,
-    /// If a run's peak is higher than this, its lines do not count as a saving.
+    /// If a run's peak is higher than this, the run's lines do not count as a saving.
     most_bytes: u64,
     began: Instant,
     /// Whether the user has ended a run. If so, there are no more runs.
@@ -66,7 +66,8 @@ struct Trials<'a> {
 }
 
 impl Trials<'_> {
-    /// The rows that lower the peak, and the peaks with all of them; `None` if there are none.
+    /// Tries these rows. Returns the rows that lower the peak, and the peaks with the lines of all of them; `None` if
+    /// no row lowers the peak.
     fn rows(&mut self, rows: &[Waste]) -> Option<(Vec<Saving>, Freed)> {
         let all: Vec<&Waste> = rows.iter().collect();
         let together = self.run(&all);
@@ -96,7 +97,8 @@ impl Trials<'_> {
         }
     }
 
-    /// The peaks with these lines; `None` if they save nothing, or the program fails with them.
+    /// Runs the program with these lines. Returns the peaks; `None` if the lines save nothing, or the program fails
+    /// with them.
     fn run(&mut self, lines: &[&Waste]) -> Option<Freed> {
         if self.is_interrupted {
             return None;

@@ -50,8 +50,8 @@ pub(crate) fn largest<E>(
 }
 
 /// The largest value from `own` to `most` that fits, accurate to one part in [`EXACT`]; `own` is known to fit, with
-/// this peak. It works like [`largest`], but tries large values only if the results of smaller ones suggest that they
-/// fit.
+/// this peak. Unlike [`largest`], this tries large values only if the results of smaller values suggest that the large
+/// ones fit.
 ///
 /// # Errors
 /// The same errors as `peak`.
@@ -100,7 +100,7 @@ fn guess(before: Point, good: Point, capacity_bytes: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The value that is found and the number of runs, if `of` computes the peak.
+    /// Searches, with `of` as the peak of a value. Returns the value that is found, and the number of runs.
     fn found(from: u64, to: u64, capacity_bytes: u64, of: impl Fn(u64) -> u64) -> (Option<u64>, u32) {
         let mut runs = 0;
         let value = largest::<()>(from, to, capacity_bytes, |value| {

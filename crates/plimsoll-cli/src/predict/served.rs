@@ -1,6 +1,6 @@
 //! The process that runs trials for `plan`: [`Server`]. It is a run of the program that waits at its first use of
-//! CUDA and forks for each request (`serve.py`), in order. As many forks run concurrently as this machine has
-//! processors.
+//! CUDA and then forks for each request, in the order of the requests (`serve.py`). As many forks run concurrently as
+//! this machine has processors.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::protocol::{Done, END, LATE, Request, UNABLE};
 use crate::scratch::unreadable;
 use crate::techniques::Set;
 
-/// How long a child may take to exit after its own time limit, and how long the server may take to exit.
+/// How long a fork may take to exit after its own time limit, and how long the serving process may take to exit.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// How often to look for an answer.
@@ -33,7 +33,7 @@ const LATE_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) enum How {
     /// With ample memory.
     Ample,
-    /// With ample memory, but with the allocator limited to the GPU's.
+    /// With ample memory, but with the allocator limited to the GPU's memory.
     Limited,
     /// With ample memory, counting the operators of a step.
     Counted,
@@ -51,7 +51,7 @@ pub(crate) struct Rows {
     pub(crate) to: u64,
     /// The program's own batch.
     pub(crate) of: u64,
-    /// How the batch is resized: `tensors` or `inputs` (`techniques/batch.py`).
+    /// The way in which the batch is resized: `tensors` or `inputs` (`techniques/batch.py`).
     pub(crate) way: &'static str,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Wanted {
     pub(super) settles: bool,
     /// Whether the program ends after its steps, without the code after them.
     pub(super) stops: bool,
-    /// Whether it looks for memory at the peak that is not read again.
+    /// Whether the fork looks for memory at the peak that the program does not read again.
     pub(super) looks: bool,
     pub(super) ranks: u32,
     /// Whether no other trial may run at the same time.
@@ -84,7 +84,7 @@ pub(super) struct Server<'scope> {
     process: Option<ScopedJoinHandle<'scope, Result<Run, Failure>>>,
     /// The folder for requests and answers.
     folder: PathBuf,
-    /// The requests in order, including withdrawn ones.
+    /// The requests in order; `None` for withdrawn requests.
     asked: Vec<Option<(Set, How)>>,
     /// The number of requests that were answered or abandoned.
     answered: usize,
@@ -93,9 +93,9 @@ pub(super) struct Server<'scope> {
 /// The result of a request.
 pub(super) enum Answer {
     /// How the fork ended, and its reports. `beside` means that another trial was running at some point during this
-    /// one.
+    /// trial.
     Ended { ended: Ended, reports: PathBuf, shared: PathBuf, beside: bool },
-    /// It took too long.
+    /// The fork took too long.
     Expired,
     /// A fork would give a wrong answer, because the program has already queried the device's memory.
     Unable,
@@ -103,7 +103,7 @@ pub(super) enum Answer {
     Late,
     /// The time for all trials ran out; pending requests get no answer.
     Abandoned,
-    /// The serving process has ended. Contains its run, if that was not returned before.
+    /// The serving process has ended. Contains the result of this process's own run, if it was not returned before.
     Gone(Option<Run>),
 }
 
@@ -200,8 +200,9 @@ impl<'scope> Server<'scope> {
         (self.folder.join(format!("reports-{number}")), self.folder.join(format!("shared-{number}")))
     }
 
-    /// Waits for the answer to a request, at most until its time limit. If a process is using PyTorch, so that an
-    /// answer may still come, it waits `grace` longer. After `left`, this and all other requests are abandoned.
+    /// Waits for the answer to a request, at most until its time limit. If the serving process is using PyTorch, so
+    /// that an answer may still come, this waits `grace` longer. After `left`, this request and all others are
+    /// abandoned.
     ///
     /// # Errors
     /// I/O errors.
@@ -251,10 +252,10 @@ impl<'scope> Server<'scope> {
         }
     }
 
-    /// Ends the process and the thread that waits for it.
+    /// Ends the serving process and the thread that waits for it.
     ///
     /// # Errors
-    /// The errors of its run.
+    /// The errors of the process's run.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
         let _ = fs::write(self.folder.join(END), "");
         let until = Instant::now() + GRACE;

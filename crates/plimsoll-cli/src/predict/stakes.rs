@@ -1,6 +1,7 @@
-//! Computes the bytes at stake in a second run, in which unknown values that decide sizes get their largest value.
-//! In the first run, device values are zero, so it shows the minimum. If all of these values were already the
-//! largest in the first run (as for the boxes that `nms` keeps), the second run uses one instead.
+//! Computes how many bytes depend on unknown values, with a second run in which the unknown values that decide sizes
+//! are at their maximum. In the first run, values read from the GPU are zero, so the first run shows the minimum. If
+//! all these values were already at their maximum in the first run (as for the boxes that `nms` keeps), the second run
+//! uses the value 1 instead.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
 impl Outcome {
     /// Runs the program again with the largest value at each line where an unknown value decides a size, if the
-    /// program fits with zeros in their place.
+    /// program fits with zeros in place of unknown values.
     ///
     /// # Errors
     /// I/O errors.

@@ -51,7 +51,7 @@ pub(crate) struct Trial {
     pub(crate) decided: Vec<reads::Row>,
     /// The contents of the peak, if the run was recorded.
     pub(crate) contents: Option<Contents>,
-    /// A sentence about growth from step to step, if it is known when memory runs out.
+    /// A sentence about growth from step to step, if memory grows and its size at the end is known.
     pub(crate) grows: Option<String>,
     /// The peak of pinned host memory, if it is known.
     pub(crate) pinned_bytes: Option<u64>,
@@ -59,9 +59,9 @@ pub(crate) struct Trial {
     pub(crate) lacks_host: Option<String>,
     /// A sentence about the peak, if the run was recorded: the phase, the largest category, the largest line.
     pub(crate) peak: Option<String>,
-    /// The files that it would have written, the largest first.
+    /// The files that the program would have written, the largest first.
     pub(crate) writes: Vec<Wrote>,
-    /// The hosts that it contacted.
+    /// The hosts that the program contacted.
     pub(crate) hosts: Vec<String>,
 }
 
@@ -74,11 +74,11 @@ pub(crate) enum End {
     RanOut(String),
     /// A technique cannot be applied.
     Refused(Refusal),
-    /// The program failed. Contains how.
+    /// The program failed. Contains a description of the failure.
     Failed(String),
     /// There is no answer. Contains the reason.
     Unknown(String),
-    /// The user ended it.
+    /// The user ended the trial.
     Interrupted,
 }
 
@@ -136,7 +136,7 @@ impl Trial {
             }
             Verdict::Unknown(why) => End::Unknown(why.clone()),
         };
-        // If memory grows, this includes the growth in the rest of the program.
+        // If memory grows, this includes the expected growth in the rest of the program.
         let end_bytes = outcome.growth.as_ref().and_then(|growth| growth.end_bytes);
         let more_bytes =
             end_bytes.zip(peaks).map_or(0, |(end, peaks)| end.saturating_sub(peaks.reserved_bytes));
@@ -180,18 +180,18 @@ impl Trial {
         Ok(Trial { writes: writes(files), hosts: run.traces.hosts.clone(), ..trial })
     }
 
-    /// The GPU with the memory that this trial used outside the allocator, if that is more than expected.
+    /// The same GPU, with the memory that this trial used outside the allocator, if that is more than expected.
     pub(crate) fn target(&self, target: &Target) -> Target {
         target.charged(self.outside_bytes.map(|bytes| bytes.max(target.context_bytes)))
     }
 
-    /// Whether the program caught an out-of-memory error in this trial and then continued as in `ample`, a trial with
-    /// more memory: that is, it completed steps if `ample` did.
+    /// Whether the program caught an out-of-memory error in this trial and still completed steps. A program that
+    /// completed no steps in `ample`, a trial with more memory, need not complete any here.
     pub(crate) fn goes_on(&self, ample: &Trial) -> bool {
         self.caught > 0 && (self.steps > 0 || ample.steps == 0)
     }
 
-    /// The effect of a technique.
+    /// The effect of the technique with this name.
     pub(crate) fn technique(&self, name: &str) -> Option<&Applied> {
         self.techniques.iter().find(|it| it.name == name)
     }

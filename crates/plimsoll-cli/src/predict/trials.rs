@@ -1,7 +1,7 @@
 //! Runs of the same program with several sets of techniques, for `plan`: [`Trials`].
 //!
 //! A single run of the program serves all sets by forking (`served.rs`). If a program starts several processes or never
-//! uses CUDA, it runs once for each set instead.
+//! uses CUDA, the program runs once for each set instead.
 //!
 //! The device has far more memory than the GPU, so that the peak is known even for a set that does not fit. Whether a
 //! set fits is decided by the peaks, by another trial under the GPU's limit, or by a run at the GPU's size.
@@ -63,7 +63,7 @@ pub(crate) struct Program {
     pub(crate) others: Option<u64>,
     /// The machine that will run the program.
     pub(crate) machine: Machine,
-    /// The speed of its processor.
+    /// The host factors, that is, the speed of the processors of this machine and of that machine.
     pub(crate) hosts: Hosts,
     pub(crate) workspaces: Workspaces,
     pub(crate) steps: u64,
@@ -122,12 +122,12 @@ impl Program {
     }
 }
 
-/// The variable that turns off the recording of events, for trials that need only the peaks.
+/// The environment variable that turns off the recording of events, for trials that need only the peaks.
 fn peaks_only() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_PEAKS_ONLY", "1".into())
 }
 
-/// The variable that keeps the recording of events.
+/// The environment variable that keeps the recording of events on.
 fn recorded() -> (&'static str, OsString) {
     (peaks_only().0, OsString::new())
 }
@@ -185,7 +185,8 @@ pub(crate) struct Trials<'scope> {
     /// Whether trials that are not at the GPU's size skip the code after the steps, such as an evaluation:
     /// the first trial showed that this code needs less memory than the steps.
     all_stop: bool,
-    /// The serving run, if it has served no request. It then counts as the trial without techniques.
+    /// The serving process's own run, if the process served no request. This run then counts as the trial without
+    /// techniques.
     unserved: Option<Trial>,
 }
 
@@ -194,10 +195,10 @@ pub(crate) fn ample(target: &Target) -> Target {
     target.with_memory(AMPLE_BYTES.max(2 * target.total_bytes))
 }
 
-/// Calls the closure, which can try sets.
+/// Calls `work` with [`Trials`] that can try sets.
 ///
 /// # Errors
-/// If the stand-in is missing, or a system call fails.
+/// If the library plimsoll-standin is missing, or a system call fails.
 pub(crate) fn during<T>(
     program: &Program,
     target: &Target,
@@ -246,7 +247,7 @@ pub(crate) fn during<T>(
 /// Runs the program separately, at the GPU's size.
 ///
 /// # Errors
-/// If the stand-in is missing, or a system call fails.
+/// If the library plimsoll-standin is missing, or a system call fails.
 pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Trial, Failure> {
     let session = Session::begin()?;
     let timeout = program.timeout.unwrap_or(FIRST_LIMIT);
@@ -282,7 +283,7 @@ impl Trials<'_> {
         Ok(trial)
     }
 
-    /// The GPU. After the first trial it includes the memory that the trial used outside the allocator.
+    /// The GPU. After the first trial, this includes the memory that the trial used outside the allocator.
     pub(crate) fn target(&self) -> &Target {
         &self.charged
     }
@@ -297,7 +298,7 @@ impl Trials<'_> {
         self.first.unwrap_or_default()
     }
 
-    /// Stops trials at this time, including a running one, but not those at the GPU's size.
+    /// From now on, trials are stopped at this time, even if they are running, except trials at the GPU's size.
     pub(crate) fn end_at(&mut self, until: Option<Instant>) {
         self.until = until;
     }
@@ -329,12 +330,12 @@ impl Trials<'_> {
         matches!(how, How::Counted | How::Batch(Rows { to: 0, .. })) || (self.all_stop && how != How::Itself)
     }
 
-    /// Whether the time limit was reached during a trial. If so, the trial ended with [`End::Interrupted`].
+    /// Whether the time limit was reached during a trial. If so, this trial ended with [`End::Interrupted`].
     pub(crate) fn is_late(&self) -> bool {
         self.is_late
     }
 
-    /// How much longer such a trial may take.
+    /// How much longer a trial that is not at the GPU's size may take.
     fn left(&self, how: How) -> Duration {
         let until = self.until.filter(|_| how != How::Itself);
         until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))

@@ -1,10 +1,10 @@
-//! The memory of a device, as reported by a process: the [`Peaks`] of its requests, and the memory [`Outside`] of
-//! them.
+//! The memory of a device, as reported by a process: the [`Peaks`] of its requests, and the memory [`Outside`] these
+//! requests.
 
 use serde::Deserialize;
 
-/// The peaks on one device, according to PyTorch's counters, and their steps, counted from 1. A step number one
-/// higher than the number of steps stands for a time after the last step.
+/// The peaks on one device, according to PyTorch's counters, and their steps, counted from 1. If a step number is the
+/// number of steps plus one, the peak came after the last step.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(crate) struct Peaks {
     /// The device's number in the process.
@@ -15,25 +15,24 @@ pub(crate) struct Peaks {
     pub(crate) allocated_step: u64,
     pub(crate) reserved_bytes: u64,
     pub(crate) reserved_step: u64,
-    /// How much the code after the steps raises one of the two peaks, as a fraction of that peak. The
-    /// fraction is large if the program was not cut short.
+    /// How much higher the peaks are after the steps than during them, as a fraction: the larger of the two increases.
     #[serde(default)]
     pub(crate) grows_by: f64,
     /// The bytes that the process had requested from CUDA when its memory on the device peaked.
     #[serde(default)]
     pub(crate) requested_bytes: u64,
-    /// The bytes that it was using outside those requests at that moment.
+    /// The bytes that the process was using outside these requests at that moment.
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
-    /// The peak of the total of all processes on the device, including contexts. `None` if no other process used
-    /// it.
+    /// The peak of the total of all processes on the device, including contexts. `None` if no other process used the
+    /// device.
     #[serde(skip)]
     pub(crate) together_bytes: Option<u64>,
 }
 
 impl Peaks {
-    /// The bytes that the process had requested, through PyTorch or not, when all its memory on the device peaked.
-    /// Memory outside the allocator may peak at a different time than PyTorch's.
+    /// The bytes that the process had requested from CUDA, through PyTorch or directly, when its total memory on the
+    /// device peaked. Memory outside the allocator may peak at a different time than PyTorch's.
     pub(crate) fn counted_bytes(&self) -> u64 {
         if self.requested_bytes > 0 { self.requested_bytes } else { self.reserved_bytes }
     }
@@ -44,18 +43,18 @@ impl Peaks {
     }
 }
 
-/// Memory that a process uses on a device beyond what it requests, when its memory there peaks.
+/// Memory that a process uses on a device in addition to what it requests, at the peak of its memory on the device.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Outside {
     /// The device's number in the process.
     pub(crate) device: i32,
     pub(crate) owner: String,
-    /// Which part of the owner this is, such as `ring`. Empty if the owner has only one part.
+    /// The part of the owner's memory, such as `ring`. Empty if the owner has only one part.
     pub(crate) part: String,
     pub(crate) bytes: u64,
-    /// Measured, derived, given or assumed.
+    /// How the bytes are known: measured, derived, given or assumed.
     pub(crate) basis: String,
-    /// The call that first allocated it.
+    /// The call that first allocated this memory.
     pub(crate) call: String,
 }
 

@@ -37,11 +37,11 @@ pub(crate) struct Waste {
     pub(crate) file: PathBuf,
     /// The line that assigned the variable.
     pub(crate) line: u64,
-    /// An estimate of the bytes that it keeps.
+    /// An estimate of the bytes that the name keeps allocated.
     pub(crate) bytes: u64,
-    /// The bytes of one step's graph; 0 for other kinds.
+    /// The bytes of the graph of one step; 0 for other kinds of waste.
     pub(crate) each: u64,
-    /// The new line is inserted after this one.
+    /// The new line is inserted after the line with this number.
     pub(crate) after: u64,
     /// The number of lines, up to `after`, that the new line replaces.
     pub(crate) replaces: u64,
@@ -75,6 +75,6 @@ pub(crate) struct Fall {
     /// A description, for example the gradients of 3 parameters, with their names.
     pub(crate) text: String,
     pub(crate) bytes: u64,
-    /// The last optimizer step in which it existed.
+    /// The last optimizer step in which this memory existed.
     pub(crate) step: u64,
 }

@@ -31,10 +31,11 @@ pub(crate) const VERSION: u32 = 1;
 
 /// A file in the folder for reports that tells every process to exit.
 pub(crate) const STOP: &str = "stop";
-/// The endings of file names there. They say that a process uses CUDA, and that its last report has been written.
+/// The endings of the names of two files in the folder for reports. They say that a process uses CUDA, and that its
+/// last report has been written.
 pub(crate) const MARKS: [&str; 2] = [".started", ".done"];
-/// A file in the folder for requests. It contains a number: earlier unanswered requests are abandoned, except those
-/// at the GPU's size.
+/// A file in the folder for requests. It contains a number: requests with lower numbers are abandoned, except those at
+/// the GPU's size.
 pub(crate) const LATE: &str = "late";
 /// A file in the folder for requests that tells the serving process to exit.
 pub(crate) const END: &str = "end";
@@ -48,22 +49,22 @@ pub(crate) const APPLIED: &str = "applied";
 /// The report of one process that imported torch.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Report {
-    /// The [`VERSION`] of the Python code that wrote it.
+    /// The [`VERSION`] of the Python code that wrote the report.
     #[serde(default)]
     pub(crate) protocol: u32,
     pub(crate) pid: u32,
-    /// Its rank in a job of several processes.
+    /// The process's rank in a job of several processes.
     pub(crate) rank: Option<u32>,
     /// Whether the job's other ranks did not run.
     pub(crate) alone: bool,
     pub(crate) state: ProcessState,
     /// PyTorch's version.
     pub(crate) torch: String,
-    /// The CUDA version of its PyTorch build; `None` for a CPU-only build.
+    /// The CUDA version of the process's PyTorch build; `None` for a CPU-only build.
     pub(crate) cuda: Option<String>,
-    /// Whether the stand-in is loaded.
+    /// Whether the simulated GPU (plimsoll-standin) is loaded.
     pub(crate) standin: bool,
-    /// PyTorch's allocator backend: `native`, `cudaMallocAsync`, or `none` without caching.
+    /// PyTorch's allocator backend: `native`, `cudaMallocAsync`, or `none` if caching is off.
     #[serde(default = "native")]
     pub(crate) allocator: String,
     /// Whether CUDA was used.
@@ -74,23 +75,23 @@ pub(crate) struct Report {
     pub(crate) failures: u64,
     /// The step of the last failed request, counted from 1; 0 if none failed.
     pub(crate) failed_step: u64,
-    /// Its exit status, if it exited by calling `os._exit`.
+    /// The process's exit status, if it exited by calling `os._exit`.
     #[serde(default)]
     pub(crate) status: i32,
     /// How often the allocator released cached memory because memory was short.
     #[serde(default)]
     pub(crate) retries: u64,
-    /// The devices that it used, by number.
+    /// The devices that the process used, by number.
     pub(crate) devices: Vec<Peaks>,
     /// Whether `torch.backends.cudnn.benchmark` was on.
     pub(crate) cudnn_search: bool,
     /// Bytes requested from CUDA, but not by PyTorch's allocator; `None` if unknown.
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
-    /// Memory on its devices beyond what it requested, when its memory there peaked.
+    /// Memory that the process used on its devices in addition to what it requested, at its peak on each device.
     #[serde(default)]
     pub(crate) outside: Vec<Outside>,
-    /// The last request for such memory that did not fit.
+    /// The last row of such memory that did not fit.
     #[serde(default)]
     pub(crate) refused: Option<Refused>,
     /// The compile caches that a later run would use.
@@ -101,9 +102,9 @@ pub(crate) struct Report {
     pub(crate) compiles: bool,
     /// Imported libraries that have their own kernels or allocations.
     pub(crate) libraries: Vec<String>,
-    /// The exception that ended it.
+    /// The exception that ended the process.
     pub(crate) error: Option<Thrown>,
-    /// Its reads of device values.
+    /// The reads of values from the device.
     #[serde(default)]
     pub(crate) reads: Vec<Read>,
     /// `--assume` values that could not be applied.
@@ -115,7 +116,7 @@ pub(crate) struct Report {
     /// Whether the code after training ran, at least in part.
     #[serde(default)]
     pub(crate) went_on: bool,
-    /// Whether the training loop ran to its end before that.
+    /// Whether the training loop ran to its end before that code.
     #[serde(default)]
     pub(crate) whole: bool,
     /// Whether the program reached its end.
@@ -142,7 +143,7 @@ pub(crate) struct Report {
     /// Devices whose requests differed from step to step.
     #[serde(default)]
     pub(crate) varying: Vec<Varying>,
-    /// Set if training batches differ in size, and only the first ones were examined.
+    /// The training batches, if they differ in size and only the first of them were examined.
     #[serde(default)]
     pub(crate) batches: Option<Batches>,
     /// The owners of memory that grew, or that was live when memory ran out.
@@ -166,10 +167,10 @@ pub(crate) struct Report {
     /// Memory that was live at the highest peak but not needed there.
     #[serde(default)]
     pub(crate) waste: Vec<Waste>,
-    /// Whether it created an optimizer, or requested a gradient.
+    /// Whether the process created an optimizer, or requested a gradient.
     #[serde(default)]
     pub(crate) trains: bool,
-    /// CUDA graphs that were captured.
+    /// The number of CUDA graphs that were captured.
     #[serde(default)]
     pub(crate) captures: u64,
     /// The techniques of `--with`, and their effects.
@@ -178,16 +179,16 @@ pub(crate) struct Report {
     /// The technique that could not be applied, which ended the process.
     #[serde(default)]
     pub(crate) refusal: Option<Refusal>,
-    /// The files that it would have written, if it is a fork that serves a trial.
+    /// The files that the process would have written, if it is a fork that serves a trial.
     #[serde(default)]
     pub(crate) written: Vec<Wrote>,
-    /// The hosts that it contacted.
+    /// The hosts that the process contacted.
     #[serde(default)]
     pub(crate) hosts: Vec<String>,
-    /// Its snapshot file, if it wrote one.
+    /// The process's snapshot file, if it wrote a snapshot.
     #[serde(skip)]
     pub(crate) snapshot: Option<PathBuf>,
-    /// The stand-in's assumptions and unsupported calls.
+    /// The assumptions that the simulated GPU made, and the calls that it does not support.
     #[serde(skip)]
     pub(crate) notices: Vec<Notice>,
     /// The workspaces that libraries requested.
@@ -199,49 +200,49 @@ pub(crate) struct Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ProcessState {
-    /// It wrote no final report, because it was killed or called `_exit`.
+    /// The process wrote no final report, because it was killed or called `_exit`.
     Running,
-    /// It ended by itself.
+    /// The process ended by itself.
     Ended,
-    /// It was stopped after the requested steps.
+    /// The process was stopped after the requested steps.
     Stopped,
-    /// An exception ended it.
+    /// An exception ended the process.
     Failed,
-    /// It was stopped because a technique could not be applied.
+    /// The process was stopped because a technique could not be applied.
     Refused,
-    /// --timeout or an interrupt stopped it.
+    /// --timeout or an interrupt stopped the process.
     Expired,
 }
 
-/// An exception.
+/// The exception that ended a process.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Thrown {
-    /// Its class.
+    /// The exception's class.
     pub(crate) kind: String,
-    /// Its message.
+    /// The exception's message.
     pub(crate) text: String,
     /// The innermost line outside packages.
     pub(crate) file: Option<String>,
     pub(crate) line: Option<u64>,
-    /// Whether a value is read from the device just above this line, or above a line that called it.
+    /// Whether a value is read from the device just above this line, or above a line that called this line's function.
     pub(crate) reads: bool,
-    /// The technique that raised it.
+    /// The technique that raised the exception.
     #[serde(default)]
     pub(crate) technique: Option<String>,
 }
 
-/// The reads at one line, from one call stack.
+/// The reads from the device at one line, with one call stack.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Read {
     /// The innermost line outside packages; `None` in a backward pass.
     pub(crate) file: Option<String>,
     pub(crate) line: Option<u64>,
-    /// That line's source.
+    /// The source of that line.
     #[serde(default)]
     pub(crate) text: String,
-    /// The line that read, if it is in a package.
+    /// The line that read the value, if it is in a package.
     pub(crate) via: Option<Place>,
-    /// The PyTorch operator that read, such as `nonzero`.
+    /// The PyTorch operator that read the value, such as `nonzero`.
     pub(crate) operator: Option<String>,
     pub(crate) fate: Fate,
     /// The lines where the value decides something.
@@ -253,10 +254,10 @@ pub(crate) struct Read {
     /// Without `--assume`: the smallest and the largest value that the program got, unless these are zeros.
     #[serde(default)]
     pub(crate) taken: Option<(Value, Value)>,
-    /// Whether it depends on the assumption that experts get equal shares.
+    /// Whether the value depends on the assumption that experts get equal shares.
     #[serde(default)]
     pub(crate) even: bool,
-    /// Whether transformers reads it to decide when to stop generating.
+    /// Whether transformers reads the value to decide when to stop generating.
     #[serde(default)]
     pub(crate) generates: bool,
 }
@@ -274,11 +275,11 @@ pub(crate) struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Fate {
-    /// It was printed, logged, stored or checked.
+    /// The value was printed, logged, stored or checked.
     Shown,
-    /// It decided a size.
+    /// The value decided a size.
     Size,
-    /// It decided a branch.
+    /// The value decided a branch.
     Branch,
     /// Unknown, because there is no source code.
     Unknown,
@@ -298,13 +299,13 @@ pub(crate) struct CompileCaches {
 /// A warning about memory that depends on unknown values.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Warning {
-    /// The line: its file and number.
+    /// The line that the warning is about: its file and number.
     pub(crate) place: Option<(String, u64)>,
-    /// The assumption.
+    /// What the first run assumed at this line.
     pub(crate) what: String,
-    /// The value of `--assume` for the line that shows the maximum.
+    /// The value for `--assume` at this line with which memory is largest.
     pub(crate) most: u64,
-    /// Bytes that it may add.
+    /// The bytes that the unknown value may add.
     pub(crate) bytes: u64,
 }
 
@@ -318,16 +319,16 @@ pub(crate) struct Wrote {
 /// Identical operators of a step.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct Counted {
-    /// `block 3`, `block 3.12`, `root` or `rest`.
+    /// The part of the step in which they ran: `block 3`, `block 3.12`, `root` or `rest`.
     pub(crate) place: String,
     pub(crate) kind: String,
     /// The type in which the GPU multiplies, such as `tf32`.
     pub(crate) rate: String,
     /// The mean number of channels of a convolution, or the number of groups of a group norm; otherwise 0.
     pub(crate) width: u64,
-    /// FLOPs of one of them.
+    /// FLOPs of one such operator.
     pub(crate) flops: u64,
-    /// Bytes that one of them reads and writes.
+    /// Bytes that one such operator reads and writes.
     pub(crate) bytes: u64,
     pub(crate) number: u64,
 }
@@ -336,31 +337,32 @@ pub(crate) struct Counted {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Applied {
     pub(crate) name: String,
-    /// Whether it had any effect.
+    /// Whether the technique had any effect.
     pub(crate) applied: bool,
-    /// The part of the program that it was applied to, or the reason why it had no effect.
+    /// The part of the program to which the technique was applied, or the reason why it had no effect.
     pub(crate) detail: String,
     /// Code that has the same effect.
     pub(crate) lines: Vec<String>,
     /// The number of repeated blocks of the model, if the technique counts them.
     #[serde(default)]
     pub(crate) blocks: u64,
-    /// The number of repeated blocks inside them.
+    /// The number of repeated blocks inside the repeated blocks.
     #[serde(default)]
     pub(crate) nested: u64,
-    /// The bytes that it moves to the host in a step. For fsdp, the bytes that a rank sends to others.
+    /// The bytes that the technique moves to the host in a step. For fsdp, the bytes that a rank sends to the other
+    /// ranks in a step.
     #[serde(default)]
     pub(crate) bytes: u64,
     /// The operators of a step.
     #[serde(default)]
     pub(crate) work: Vec<Counted>,
-    /// Their indices in `work`, in the order of the step; -1 where the host waits for the GPU.
+    /// The indices of the operators in `work`, in the order of the step; -1 where the host waits for the GPU.
     #[serde(default)]
     pub(crate) order: Vec<i64>,
     /// Processor seconds of the host in a step, if they were measured.
     #[serde(default)]
     pub(crate) host_s: Option<f64>,
-    /// The batch size of the model's first call, in a run that determines it.
+    /// The batch size of the model's first call, in a run that determines this size.
     #[serde(default)]
     pub(crate) batch: Option<u64>,
     /// The lines that create or move tensors with that batch size.
@@ -368,7 +370,7 @@ pub(crate) struct Applied {
     pub(crate) places: Vec<String>,
 }
 
-/// Why a technique cannot be applied to the program.
+/// A technique that cannot be applied to the program, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Refusal {
     pub(crate) technique: String,
@@ -386,7 +388,7 @@ pub(crate) const NATIVE: &str = "native";
 #[derive(Debug, Serialize)]
 pub(crate) struct Request<'it> {
     pub(crate) set: &'it Value,
-    /// The folders for its reports, for its use of the GPUs, and for its view of the file system.
+    /// The folders for the fork's reports, for its use of the GPUs, and for its view of the file system.
     pub(crate) reports: &'it Path,
     pub(crate) shared: &'it Path,
     pub(crate) view: &'it Path,
@@ -438,7 +440,7 @@ pub(crate) struct Cover<'it> {
     pub(crate) upper: &'it Path,
 }
 
-/// What `check.py` measured.
+/// The peaks that `check.py` measured.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) device: i32,

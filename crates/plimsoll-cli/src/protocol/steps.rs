@@ -18,7 +18,7 @@ pub(crate) struct GrowingSteps {
     pub(crate) total: Option<u64>,
     /// Whether the memory is freed after `total` steps, in each iteration of an outer loop.
     pub(crate) resets: bool,
-    /// The number of bytes by which each increase exceeds the one before.
+    /// The bytes by which each increase is larger than the previous increase.
     pub(crate) quickens: u64,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct GrowingSteps {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Varying {
     pub(crate) device: i32,
-    /// How much its reserved bytes still grew in the last `steps` steps; 0 if they had settled.
+    /// The bytes by which the device's reserved bytes still grew in the last `steps` steps; 0 if they had settled.
     pub(crate) bytes: u64,
     pub(crate) steps: u64,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Varying {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Climb {
     pub(crate) device: i32,
-    /// The bytes by which it rose in the last step.
+    /// The bytes by which the peak rose in the last step.
     pub(crate) bytes: u64,
     /// The number of steps that ran.
     pub(crate) steps: u64,
@@ -45,14 +45,14 @@ pub(crate) struct Climb {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Late {
     pub(crate) file: String,
-    /// Their first and last line.
+    /// The first and the last line of the statements.
     pub(crate) line: u64,
     pub(crate) end: u64,
-    /// When they run, as written in the source: `if step % 500 == 0`.
+    /// When the statements run, as written in the source: `if step % 500 == 0`.
     pub(crate) text: String,
-    /// The number of steps after which they will have run; `None` if unknown.
+    /// The number of steps after which the statements will have run; `None` if unknown.
     pub(crate) steps: Option<u64>,
-    /// Whether they ran in the first step, when the optimizer had no state.
+    /// Whether the statements ran in the first step, when the optimizer had no state.
     pub(crate) first: bool,
 }
 
@@ -65,14 +65,14 @@ pub(crate) struct CutLoop {
     pub(crate) given: u64,
     /// The batches that the loader made.
     pub(crate) made: u64,
-    /// The loader's length; `None` if it has none.
+    /// The number of batches of the loader; `None` if it has no length.
     pub(crate) total: Option<u64>,
     /// The batches that the program did not get.
     pub(crate) left: u64,
     /// The devices whose memory grew from batch to batch.
     pub(crate) grows: Vec<GrowingBatches>,
     pub(crate) is_cut: bool,
-    /// Microseconds since 1970.
+    /// When the loop ended, in microseconds since 1970.
     pub(crate) ended_us: u64,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct CutLoop {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Batches {
     pub(crate) made: u64,
-    /// `None` for a dataset without a length.
+    /// The total number of batches; `None` for a dataset without a length.
     pub(crate) total: Option<u64>,
 }
 

@@ -1,8 +1,8 @@
-//! Checks that `--with` is applied: each process that loads PyTorch must confirm it ([`Answers`]); otherwise the run
-//! ends before its first step.
+//! Checks that `--with` is applied: each process that loads PyTorch must confirm that the techniques are applied
+//! ([`Answers`]); otherwise the run ends before its first step.
 //!
-//! `attend.py` confirms twice: when Python has loaded it, and when the techniques are applied. A process that loads
-//! PyTorch but never confirms runs without the techniques: `python -I` and `-E` ignore PYTHONPATH, a launcher may
+//! `attend.py` confirms twice: when Python has loaded `attend.py`, and when the techniques are applied. A process that
+//! loads PyTorch but never confirms runs without the techniques: `python -I` and `-E` ignore PYTHONPATH, a launcher may
 //! have emptied the environment, and the folder with our Python may have been deleted.
 
 use std::collections::BTreeSet;
@@ -59,7 +59,7 @@ impl Answers {
         command.env(FOLDER, self.folder.path());
     }
 
-    /// The reason to end the run now, if there is one.
+    /// The reason to end the run now, if there is such a reason.
     pub(super) fn objection(&mut self) -> Option<Failure> {
         if self.looked.elapsed() < PAUSE {
             return None;
@@ -87,7 +87,7 @@ impl Answers {
         })
     }
 
-    /// Why a successful run did not use the techniques, if it did not.
+    /// The reason why a successful run did not use the techniques; `None` if it used them.
     pub(super) fn objection_at_end(&self) -> Option<Failure> {
         let mut answers = fs::read_dir(self.folder.path()).into_iter().flatten().flatten();
         let is_applied =
@@ -114,7 +114,8 @@ fn has_torch(process: i32) -> bool {
     TORCH.iter().any(|name| maps.contains(name))
 }
 
-/// Whether a process is a fork of its parent. A fork needs no check: its parent has confirmed, or is checked itself.
+/// Whether a process is a fork of its parent. A fork needs no check: its parent has confirmed, or is itself being
+/// checked.
 fn is_fork(process: i32) -> bool {
     let words = |process: i32| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     let parent = u32::try_from(process).ok().and_then(Stat::of).map(|it| it.parent);

@@ -1,5 +1,5 @@
-//! Runs the program while this process waits and passes signals on to it. If the program ends in a way that it cannot
-//! explain itself, this process explains why (`ends.rs`).
+//! Runs the program while this process waits and passes signals on to it. If the program cannot explain itself why it
+//! ended, for example after a signal, this process explains it (`ends.rs`).
 
 use std::fs;
 use std::process::{Child, Command, ExitStatus};
@@ -21,7 +21,7 @@ use crate::output;
 use crate::processes;
 
 /// Runs the command and exits with its status, unless techniques were requested but are not applied. With
-/// `is_watched`, it explains why a signal ended the program.
+/// `is_watched`, this explains why a signal ended the program.
 ///
 /// # Errors
 /// If techniques are not applied, or the command cannot be started.
@@ -47,7 +47,7 @@ pub(super) fn run(
     let mut ends = is_watched.then(Ends::begin);
     let mut child = command.env("PLIMSOLL_RUN_MARK", &mark).spawn().map_err(failed)?;
     let status = wait(&mut child, &signals, answers.as_mut(), ends.as_mut())?;
-    // Processes that the program left running are not killed.
+    // Processes that the program has left running are not killed.
     guard.dismiss();
     match answers.as_ref().and_then(Answers::objection_at_end) {
         Some(failure) if status.success() => Err(failure),

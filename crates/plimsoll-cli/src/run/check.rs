@@ -1,5 +1,5 @@
-//! `run --check`: compares the peaks in a plan (from `plan --json`) with the measured ones. `check.py`
-//! measures inside the program.
+//! `run --check`: compares the peaks in a plan (from `plan --json`) with the measured peaks. `check.py` measures inside
+//! the program.
 
 use std::fmt::Write;
 use std::fs;
@@ -18,12 +18,12 @@ use crate::explained::Explained;
 use crate::protocol::Measured;
 use crate::techniques::Set;
 
-/// Differences smaller than this fraction of the planned figure are not explained.
+/// A difference that is smaller than this fraction of the planned figure is not explained.
 const LEAST: f64 = 0.01;
 /// The maximum number of rows of a table.
 const ROWS: usize = 8;
 
-/// The fields of `plimsoll.plan/1` that are read.
+/// The fields of a plan's JSON (`plimsoll.plan/1`) that are read.
 #[derive(Debug, Deserialize)]
 struct File {
     schema: String,
@@ -75,7 +75,7 @@ impl Plan {
         Ok(Plan { set, planned })
     }
 
-    /// Compares the measured peaks with the planned ones, and explains differences.
+    /// Compares the measured peaks with the planned peaks, and explains differences.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -143,7 +143,7 @@ fn percent(planned: u64, measured: u64) -> String {
     format!("{:+.2} %", 100.0 * (measured as f64 / planned.max(1) as f64 - 1.0))
 }
 
-/// Changes from the planned to the measured peak.
+/// Writes a table of the changes from the planned to the measured peak.
 fn table(out: &mut String, title: &str, rows: &[Change<String>]) {
     let size = |bytes| bytes::shown(bytes, false);
     let _ = writeln!(out, "{title}: change, planned, measured");

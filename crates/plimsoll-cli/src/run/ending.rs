@@ -5,7 +5,7 @@ use std::process::{Command, ExitStatus};
 
 use crate::exit::{Answer, Exit, Failure};
 
-/// Ends this process with the status of another.
+/// Ends this process with the status with which another process ended.
 pub(super) fn end_as(status: ExitStatus) -> Result<Answer, Failure> {
     let words = match (status.code(), status.signal()) {
         (Some(0), _) => return Ok(Answer::default()),

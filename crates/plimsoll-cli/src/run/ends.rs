@@ -1,6 +1,6 @@
-//! Explains why a signal ended a program, if the program could not explain that itself: the kernel killed it because
-//! the host was short of memory, C++ code aborted it (for example NCCL's watchdog), or it crashed. While the program
-//! runs, [`Ends`] records how much host memory each process uses.
+//! Explains why a signal ended a program, if the program could not explain this itself: Linux killed it because the
+//! host was short of memory, C++ code aborted it (for example NCCL's watchdog), or it crashed. While the program runs,
+//! [`Ends`] records how much host memory each process uses.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,7 @@ const MOST: usize = 4;
 /// Observations made while the program ran.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    /// The kernel's count of out-of-memory kills at the start; `None` if the kernel has no such counter.
+    /// The number of out-of-memory kills that Linux had counted at the start; `None` if this Linux has no such counter.
     kills: Option<u64>,
     looked: Option<Instant>,
     /// The processes at the last check, by process ID.
@@ -60,7 +60,7 @@ impl Ends {
         }
     }
 
-    /// Lines that explain how the program ended. Empty if it has explained that itself.
+    /// Lines that explain how the program ended. Empty if the program has explained this itself.
     pub(super) fn of(&self, status: ExitStatus) -> Vec<String> {
         let of_shell = status.code().map(|code| code - BY_SIGNAL).filter(|signal| *signal > 0);
         let killed = self.kills.zip(kills()).map(|(before, after)| after > before);
@@ -85,8 +85,8 @@ impl Ends {
     }
 }
 
-/// Why the program ended, and what to do. `killed` says whether the kernel killed a process on this machine for lack
-/// of memory during the run, if this is known.
+/// Why the program ended, and what to do. `killed` says whether Linux killed a process on this machine for lack of
+/// memory during the run, if this is known.
 fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'static str> {
     match (signal, killed) {
         _ if is_well => Vec::new(),
@@ -96,7 +96,7 @@ fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'
         ],
         (_, Some(true)) => vec![
             "the kernel killed a process on this machine during the run, because the host ran out of memory: perhaps one of \
-             this program",
+             this program's",
         ],
         (Some(SIGKILL), known) => vec![
             "ended by SIGKILL: a scheduler, a container or a person killed it",
@@ -140,8 +140,8 @@ impl Host {
     }
 }
 
-/// The number of processes that the kernel has killed for lack of memory since boot; `None` if it has no such
-/// counter.
+/// The number of processes that Linux has killed for lack of memory since it was booted; `None` if this Linux has no
+/// such counter.
 fn kills() -> Option<u64> {
     let text = fs::read_to_string("/proc/vmstat").ok()?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())

@@ -1,7 +1,7 @@
-//! `plimsoll run`: runs a PyTorch program with techniques applied from outside, and watches its memory. `attend.py` does both
-//! inside the program's Python; `live.py` serves the figures from `gauges.py` to `plimsoll top`; `check.py` and
-//! `check.rs` compare the peak with a plan's; `ranks.rs` starts a rank for each GPU. The Python files are in
-//! `../../python/plimsoll/_run`.
+//! `plimsoll run`: runs a PyTorch program with techniques applied from outside, and watches its memory. `attend.py`
+//! applies the techniques and watches the memory inside the program's Python; `live.py` serves the figures from
+//! `gauges.py` to `plimsoll top`; `check.py` and `check.rs` compare the peak with a plan's; `ranks.rs` starts a rank
+//! for each GPU. The Python files are in `../../python/plimsoll/_run`.
 //!
 //! The program keeps its own output, signals and exit code. This process waits until the program ends (`beside.rs`). With
 //! techniques, each process that loads PyTorch confirms that they are applied (`answers.rs`). If a signal ends the
@@ -166,7 +166,7 @@ fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<()
         command.env("PLIMSOLL_WITH", set.json());
         if set.has(Technique::Expandable) {
             let settings = inject::expandable(None);
-            // The second is the variable's old name, for older versions of PyTorch.
+            // The second variable is the old name of the first, for older versions of PyTorch.
             command.env("PYTORCH_ALLOC_CONF", &settings).env("PYTORCH_CUDA_ALLOC_CONF", settings);
         }
     } else {

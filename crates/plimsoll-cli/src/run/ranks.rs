@@ -1,5 +1,5 @@
-//! `run --devices N`: runs the program once for each GPU, as a rank of a job. `techniques/ranks.py` hides that from
-//! the program, and connects the ranks.
+//! `run --devices N`: runs the program once for each GPU, as a rank of a job. `techniques/ranks.py` hides from the
+//! program that it is a rank, and connects the ranks.
 //!
 //! The first rank writes to the terminal, and the job ends when this rank ends. The output of another rank is shown
 //! only if that rank fails.
@@ -26,13 +26,13 @@ use crate::techniques::Set;
 /// How long the other ranks may take to exit after one has failed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The number of lines of a failed rank's output to show.
+/// The number of lines to show from the output of a failed rank.
 const LINES: usize = 20;
 
 /// A rank.
 struct Rank {
     child: Child,
-    /// Its output; the first rank writes to our own streams.
+    /// The file with the rank's output; `None` for the first rank, which writes to our own streams.
     output: Option<File>,
     status: Option<ExitStatus>,
 }
@@ -129,13 +129,13 @@ fn started(command: &mut Command, rank: u32, number: u32, port: u16) -> io::Resu
 
 /// How the ranks ended.
 enum Waited {
-    /// They ended on their own. Contains the index of the first rank that failed.
+    /// The ranks ended on their own. Contains the index of the first rank that failed.
     Ended(Option<usize>),
     /// The techniques are not applied. Contains the reason.
     Refused(Failure),
 }
 
-/// Waits until all have ended. If one fails, the others are killed after a grace period.
+/// Waits until all ranks have ended. If a rank fails, the other ranks are killed after a grace period.
 fn wait(ranks: &mut [Rank], ended: &AtomicBool, mut answers: Option<&mut Answers>) -> io::Result<Waited> {
     let (mut first, mut until) = (None, None::<Instant>);
     loop {
@@ -180,12 +180,12 @@ fn kill(ranks: &mut [Rank]) {
     }
 }
 
-/// Returns the exit status. Shows the output of the failed rank, unless that is the first rank.
+/// Returns the exit status of the job. Shows the output of the failed rank, unless that is the first rank.
 fn shown(ranks: &mut [Rank], failed: Option<usize>) -> ExitStatus {
     let own = ranks[0].status.unwrap_or_default();
     let Some(place) = failed.filter(|place| *place > 0) else { return own };
     let status = ranks[place].status.unwrap_or_default();
-    // If the first rank also failed, it has already printed why.
+    // If the first rank also failed, it has already printed the reason.
     if own.code().is_some_and(|code| code != 0) {
         return own;
     }

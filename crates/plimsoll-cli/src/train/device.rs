@@ -30,9 +30,9 @@ enum On {
     Cpu,
     /// A device that computes nothing and accounts for every byte.
     Sim,
-    /// The same with the memory of a GPU.
+    /// Such a device, with the memory of a GPU.
     Like(Box<SimConfig>),
-    /// An NVIDIA GPU: this one, or the first; of several ranks, each its own.
+    /// An NVIDIA GPU: the one with this number, or else the first. With several ranks, each rank has its own GPU.
     Cuda(Option<u32>),
 }
 

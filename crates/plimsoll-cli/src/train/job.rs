@@ -45,14 +45,15 @@ pub(crate) struct Job {
     pub(crate) tensor: usize,
     /// The lanes of a batch, if the bits must not depend on the number of ranks.
     pub(crate) reproducible: Option<Reproducible>,
-    /// What it does to take less memory.
+    /// The techniques that save memory.
     pub(crate) techniques: Techniques,
-    /// How these were found, if `--fit` chose them.
+    /// How the techniques were found, if `--fit` chose them.
     pub(crate) fitted: Option<Fitted>,
 }
 
 impl Job {
-    /// The number of equal parts of a batch, each of which is a pass of its own. All ranks together run one after another.
+    /// The number of equal parts of a batch, each of which is a separate pass. They are divided among the ranks; a rank
+    /// runs its parts one after another.
     pub(super) fn lanes(&self) -> usize {
         self.reproducible.map_or(self.group.size() / self.tensor, |reproducible| reproducible.lanes)
     }
@@ -67,7 +68,7 @@ impl Job {
         self.task.has_blocks() && self.tensor == 1
     }
 
-    /// The most parts of a batch.
+    /// The maximum number of parts of a batch.
     pub(super) fn parts(&self) -> usize {
         if self.accumulates() { self.batch_size } else { 1 }
     }
@@ -278,7 +279,7 @@ pub(crate) struct Outcome {
     pub(crate) units_per_second: Option<f64>,
     /// The estimated time of the last training step, on a simulated GPU.
     pub(crate) estimated_step: Option<Duration>,
-    /// What it consists of, if that was asked for.
+    /// The timeline of that step; empty unless it was requested.
     pub(crate) timeline: Vec<TimelineSpan>,
     /// The text that the trained network generated.
     pub(crate) sample: Option<Sampled>,

@@ -1,12 +1,13 @@
 //! `plimsoll train`: runs a job on a device, then reports whether it fits and which owners use the memory.
 //!
-//! `mnist/`, `gpt/` and `image/` are the trainings, each a `Task` (`task.rs`). `run.rs` is the training loop, the same for
-//! all of them and on every device; `saves/` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
-//! the smallest limit by running the job on the simulated device, and `fit.rs` the fastest techniques within a limit; `techniques.rs`
-//! lists them, and `savings.rs` says what each saves. `parallel.rs` finds out which rank this process is,
-//! `spawn.rs` starts ranks, `model.rs` and `lanes.rs` have the network and the data of a rank, and `plan.rs` finds the fastest way to share the work.
-//! `progress.rs` shows the progress, `snapshot.rs` saves the memory history, `timeline.rs` writes the estimated timeline of
-//! a step, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
+//! `mnist/`, `gpt/` and `image/` are what can be trained, each a `Task` (`task.rs`). `run.rs` is the training loop, the
+//! same for all of them and on every device; `saves/` writes its checkpoints, and `stop.rs` handles signals.
+//! `smallest.rs` finds the smallest limit by running the job on the simulated device, and `fit.rs` the fastest
+//! techniques within a limit; `techniques.rs` lists them, and `savings.rs` says what each saves. `parallel.rs` finds
+//! out which rank this process is, `spawn.rs` starts ranks, `model.rs` and `lanes.rs` have the network and the data of
+//! a rank, and `plan.rs` finds the fastest way to share the work. `progress.rs` shows the progress, `snapshot.rs` saves
+//! the memory history, `timeline.rs` writes the estimated timeline of a step, and `report.rs` and `json.rs` print the
+//! result. `command.rs` puts them together.
 
 mod classifier;
 mod command;

@@ -59,11 +59,11 @@ pub(crate) struct ParallelArgs {
 enum Parallel {
     /// Each rank has the whole model.
     Ddp,
-    /// Each rank has a part of it. All ranks form one group, of this size if one is given.
+    /// Each rank has a part of the model. All ranks form one group, of this size if one is given.
     Shard(Option<usize>),
-    /// Groups of `shard` ranks share a model, of which there are `replicate`.
+    /// The `shard` ranks of a group share a model, and there are `replicate` groups.
     Hybrid { replicate: usize, shard: usize },
-    /// Groups of `tensor` ranks share each layer. There are `data` of them, or one if that is not given.
+    /// The `tensor` ranks of a group share each layer, and there are `data` groups, or one if `data` is not given.
     Tensor { data: Option<usize>, tensor: usize },
 }
 
@@ -91,7 +91,7 @@ impl FromStr for Parallel {
     }
 }
 
-/// Reads what each rank has only a part of.
+/// Parses `--shard`: what is divided among the ranks.
 fn shards() -> impl TypedValueParser<Value = Shard> {
     let values = Shard::ALL.map(|shard| {
         PossibleValue::new(shard.name()).help(match shard {
@@ -137,8 +137,8 @@ impl ParallelArgs {
         }
     }
 
-    /// Checks whether ranks can share layers, if they are to. `sizes` are the options that their number must divide; `None` if the
-    /// network has no such layers.
+    /// Checks whether ranks can share layers, if the options request it. `sizes` are the options that their number must
+    /// divide; `None` if the network has no such layers.
     pub(super) fn shares(
         &self,
         sizes: Option<[(&'static str, usize); 2]>,
@@ -164,7 +164,8 @@ impl ParallelArgs {
         Err(Failure::new(Exit::Usage, message))
     }
 
-    /// Checks whether ranks can share a vocabulary of this size, if they are to. The last rank has the fewest.
+    /// Checks whether ranks can share a vocabulary of this size, if the options request it. The last rank has
+    /// the fewest tokens.
     pub(super) fn shares_vocabulary(&self, size: usize) -> Result<(), Failure> {
         let tensor = self.tensor();
         if size.div_ceil(tensor) * (tensor - 1) < size {
@@ -416,7 +417,8 @@ pub(super) fn end_with_others(world: &World) -> Watched {
     watched
 }
 
-/// After another rank is lost: rank 0 may host the store in which the others read which one it is, so it gives them time.
+/// Called after another rank is lost. The ranks read in a store which rank it is; rank 0 may host that store, so it
+/// waits a moment before it ends.
 pub(super) fn let_others_read(world: &World) {
     if world.rank() == 0 {
         thread::sleep(GRACE / 5);

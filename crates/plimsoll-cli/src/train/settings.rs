@@ -1,4 +1,4 @@
-//! The options that all trainings share.
+//! The options that all kinds of training share.
 
 use std::path::PathBuf;
 

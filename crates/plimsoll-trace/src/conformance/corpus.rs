@@ -28,7 +28,7 @@ pub(crate) struct Corpus {
     pub(crate) rows: Vec<Row>,
 }
 
-/// One request, the device calls it led to, and the statistics after it.
+/// One request, the device calls that it caused, and the statistics after it.
 pub(crate) struct Row {
     pub(crate) line: usize,
     pub(crate) text: String,
@@ -49,7 +49,7 @@ pub(crate) enum Op {
     SetFraction { percent: f64 },
 }
 
-/// A device call. The release of a reserved range is not recorded; pages are listed one by one.
+/// A device call. The release of a reserved address range is not recorded; pages are listed one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Malloc { addr: u64, bytes: u64 },

@@ -10,8 +10,8 @@ const GRAIN_BYTES: u64 = 2 << 20;
 /// The end of the address space.
 const LAST_ADDRESS: u64 = 1 << 63;
 
-/// Allocates from the lowest gap that fits, at multiples of 2 MiB. The free bytes can be set at any time, and so can
-/// the busy streams: no event of a busy stream is done.
+/// Allocates at the lowest multiple of 2 MiB where the request fits. The capacity can be set at any time, and so can
+/// the busy streams, of which no event counts as done.
 pub(crate) struct FirstFit {
     total_bytes: u64,
     limit_bytes: u64,
@@ -27,7 +27,7 @@ impl FirstFit {
         Self { total_bytes, limit_bytes: total_bytes, used_bytes: 0, segments, ranges, busy }
     }
 
-    /// Sets the capacity in bytes, from now on.
+    /// Sets the capacity in bytes that applies from now on.
     pub(crate) fn set_limit(&mut self, bytes: u64) {
         self.limit_bytes = bytes;
     }

@@ -35,7 +35,7 @@ pub use report::{Answer, Choice, Difference, Divergence, Report};
 use corpus::Corpus;
 use program::Program;
 
-/// The error for text that is not a recording: the line, and the reason.
+/// The error for text that is not a recording: the line that cannot be read, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable(String);
 
@@ -62,7 +62,7 @@ pub fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Replays a recording of either kind, up to the first difference.
+/// Replays a recording, either a stream or programs, up to the first difference.
 ///
 /// # Errors
 /// If the text is not a recording, or a recording without rows.

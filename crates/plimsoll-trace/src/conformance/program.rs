@@ -1,6 +1,6 @@
-//! A program of the oracle's shell with PyTorch's results: [`Program`]. After each step, it has the current statistics,
-//! the counters and a digest of every segment and block; at the end, every statistic, the segments and the complete
-//! trace. `shared/tools/oracle/repl/README.md` describes the format.
+//! A program of the oracle's shell with PyTorch's results: [`Program`]. For each step, the recording has the current
+//! statistics, the counters and a digest of every segment and block; for the end, it has every statistic, the segments
+//! and the complete trace. `shared/tools/oracle/repl/README.md` describes the format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,7 +37,7 @@ impl Program {
     /// Reads one line.
     ///
     /// # Errors
-    /// If it is not JSON, or does not have a program's fields.
+    /// If the line is not JSON, or does not have a program's fields.
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let program: Value = serde_json::from_str(line).map_err(|why| why.to_string())?;
         let is_program = program["steps"].is_array() && program["streams"].is_array();
@@ -68,7 +68,7 @@ impl Program {
         Report { rows, divergence: Some(divergence).filter(|divergence| !divergence.differences.is_empty()) }
     }
 
-    /// Runs the steps before the one that differs again, and lists the candidate blocks for that one.
+    /// Runs the steps before the first step that differs again, and lists the candidate blocks for that step.
     fn explain(&self, nth: usize, differences: Vec<Difference>, ours: Option<u64>) -> Divergence {
         let mut run = Run::new(&self.0);
         for step in &self.steps()[..nth] {
@@ -228,7 +228,7 @@ impl Run {
         stream.copied().ok_or_else(|| "no such stream in the program".to_owned())
     }
 
-    /// The request of a step, if it is one.
+    /// The request of a step, if the step is a request.
     fn request(&self, op: &Value) -> Option<Request> {
         (op[0] == "a").then(|| {
             let stream = self.stream(&op[3]).unwrap_or_default();
@@ -327,7 +327,7 @@ fn trace(events: &[Event]) -> String {
     text
 }
 
-/// The first entry at which two traces differ.
+/// The first entry in which two traces differ.
 fn first_difference(theirs: &str, ours: &str) -> Option<Difference> {
     if theirs == ours {
         return None;

@@ -13,14 +13,14 @@ const ALIGNMENT_BYTES: u64 = 512;
 const LAST_ADDRESS: u64 = 1 << 63;
 
 /// Returns the recorded addresses for the calls of one row, and fails at the first call that differs from the recorded
-/// one. Rejected calls are not recorded: they follow from the capacity, in steps of 2 MiB.
+/// call. Rejected calls are not recorded: they follow from the capacity, in steps of 2 MiB.
 pub(crate) struct Recorded {
     capacity_bytes: u64,
     used_bytes: u64,
     segments: BTreeMap<Addr, u64>,
     ranges: BTreeMap<Addr, u64>,
     expected: VecDeque<Call>,
-    /// Whether every event is pending.
+    /// Whether every CUDA event is pending.
     pub(crate) pending: bool,
 }
 
@@ -40,7 +40,7 @@ impl Recorded {
         &self.expected
     }
 
-    /// Checks that this is the recorded call.
+    /// Checks that this call is the next recorded call.
     fn made(&mut self, call: Call) -> Result<(), DriverError> {
         if self.expected.front() != Some(&call) {
             return Err(self.differs(&format!("{call:x?}")));
@@ -53,8 +53,8 @@ impl Recorded {
         DriverError::Failed(format!("made {made}, expected {:x?}", self.expected.front()))
     }
 
-    /// Checks that a device could place memory there. A forged recording may place it over existing memory, at 0, at an
-    /// address that is not a multiple of 512, or beyond the address space.
+    /// Checks that a device could place memory at this address. A forged recording may place it over existing memory,
+    /// at 0, at an address that is not a multiple of 512, or beyond the address space.
     fn is_place(&self, addr: u64, bytes: u64) -> Result<Addr, DriverError> {
         let end = addr.checked_add(bytes).filter(|&end| end <= LAST_ADDRESS);
         let below = |taken: &BTreeMap<Addr, u64>| {

@@ -7,22 +7,22 @@ use plimsoll_alloc::Explanation;
 /// The result of a replay, up to its last row or to the first difference.
 #[derive(Debug)]
 pub struct Report {
-    /// The number of rows that were compared, including the one that differs.
+    /// The number of rows that were compared, including the row that differs.
     pub rows: usize,
-    /// The first difference, if there is one.
+    /// The first difference; `None` if everything is equal.
     pub divergence: Option<Divergence>,
 }
 
-/// The first row on which the two allocators differ.
+/// The first row for which the two allocators differ.
 #[derive(Debug)]
 pub struct Divergence {
-    /// The line of the file, or the step of the program.
+    /// The number of the line in the file, or of the step in the program.
     pub at: usize,
-    /// The request.
+    /// The request or other operation, as text.
     pub asked: String,
-    /// The figures that differ after it.
+    /// The figures that differ after the row.
     pub differences: Vec<Difference>,
-    /// If it is a request, the candidate blocks.
+    /// If the row is a request, the candidate blocks.
     pub choice: Option<Choice>,
 }
 
@@ -40,34 +40,34 @@ pub struct Difference {
 /// The candidate blocks for a request, and where each allocator placed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The free blocks, and the one that our allocator uses, with the reason.
+    /// The free blocks, and the block that our allocator uses, with the reason.
     pub explanation: Explanation,
-    /// Where PyTorch placed it.
+    /// Where PyTorch placed the block.
     pub theirs: Answer,
-    /// Where our allocator placed it.
+    /// Where our allocator placed the block.
     pub ours: Answer,
 }
 
-/// A request's address.
+/// The address of a block that was requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// At this address.
     At(u64),
     /// No address: out of memory.
     OutOfMemory,
-    /// Not recorded.
+    /// The address is not recorded.
     Untold,
 }
 
 impl Answer {
-    /// The address, if there is one.
+    /// The answer with this address; out of memory if there is no address.
     pub(crate) fn of(addr: Option<u64>) -> Self {
         addr.map_or(Self::OutOfMemory, Self::At)
     }
 }
 
 impl Difference {
-    /// The difference, if there is one.
+    /// The difference between two figures; `None` if they are equal.
     pub(crate) fn between<T: PartialEq + fmt::Display + ?Sized>(
         what: &str,
         theirs: &T,

@@ -2,11 +2,11 @@
 //!
 //! PyTorch runs the backward pass on a thread without Python. But the engine runs derivatives (backward functions) in
 //! the reverse order of their operators, and each derivative frees the tensors that its operator saved. So the saved
-//! blocks show how far the pass has come: the current operator is neither after the operator of the oldest freed block
-//! nor before the operator of the newest block that is still saved. Between these bounds there are two clues. A C++
-//! frame names the derivative (`MmBackward0`): the nearest operator with that name is chosen. Without C++ frames, sizes
-//! are the clue: a gradient has the size of its tensor, and belongs to the operator after the one that made that
-//! tensor.
+//! blocks show how far the pass has come: in the forward pass, the current operator did not run after the operator of
+//! the oldest freed block, and not before the operator of the newest block that is still saved. Between these bounds,
+//! there are two clues. A C++ frame names the derivative (`MmBackward0`): the nearest operator with that name is
+//! chosen. Without C++ frames, sizes are the clue: a gradient has the size of its tensor, and belongs to the operator
+//! that runs after the operator that made the tensor.
 //!
 //! In anomaly mode, PyTorch records the forward stack itself (`forward_frames`).
 //!
@@ -27,8 +27,8 @@ use crate::timeline::Life;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForwardLines(BTreeMap<EventIndex, ForwardLine>);
 
-/// How many passes before a backward pass may have saved tensors for it. If two models are trained in alternation, a
-/// forward pass is two passes before its backward pass.
+/// The number of passes before a backward pass that may have saved tensors for it. If two models are trained in
+/// alternation, a forward pass is two passes before its backward pass.
 const PASSES_BEFORE: usize = 6;
 /// The number of operators that are searched beyond the bounds and between them. In real recordings, no derivative is
 /// farther away; without this limit, a forged file could require searching millions.
@@ -84,7 +84,8 @@ struct Op {
     line: ForwardLine,
     bytes: u64,
     stack: Option<StackId>,
-    /// The next operator that reads this tensor, if there is one yet. Its derivative allocates a gradient of this size.
+    /// The next operator that reads this tensor, if such an operator has run. Its derivative allocates a gradient of
+    /// this tensor's size.
     consumer: usize,
 }
 
@@ -137,7 +138,7 @@ impl<'a> Sweep<'a> {
         sweep
     }
 
-    /// The indices of the lives that begin in a range of events.
+    /// The indices of the blocks that are allocated in a range of events.
     fn born(&self, from: EventIndex, to: EventIndex) -> std::ops::Range<usize> {
         let lives = &self.analysis.timeline.lives;
         let before = |event| lives.partition_point(|life| life.born < Some(event));
@@ -151,7 +152,7 @@ impl<'a> Sweep<'a> {
         let origin = analysis.origins.get(life.stack);
         let is_workspace = LifeIndex::new(nth)
             .is_some_and(|index| analysis.purposes.get(index).category == Some(Category::Workspace));
-        // A block freed by the next event is scratch memory of an operator.
+        // A block that the very next event frees is scratch memory of an operator.
         let is_scratch =
             life.freed.zip(life.born).is_some_and(|(freed, born)| freed.index() == born.index() + 1);
         let Some(frame) = origin.line.filter(|_| !is_workspace && !is_scratch) else { return };
@@ -167,8 +168,8 @@ impl<'a> Sweep<'a> {
         }
         let line = ForwardLine { frame, package_line: origin.package_line, by: FoundBy::Order };
         self.ops.push(Op { line, bytes, stack: life.stack, consumer: usize::MAX });
-        // A tensor that is freed after the last derivative was not saved for any, for example a scaled loss that no
-        // variable keeps.
+        // A tensor that is freed after the last derivative was not saved for any derivative, for example a scaled loss
+        // that no variable keeps.
         let derives = self.pass.first..=self.pass.last_request;
         if let Some(freed) = life.freed.filter(|freed| derives.contains(freed)) {
             self.frees.insert((freed, place));
@@ -182,7 +183,7 @@ impl<'a> Sweep<'a> {
         (self.highest, self.at, self.derived) = (last, last, self.ops.len());
     }
 
-    /// Follows the pass up to an event, and reports the line of each request that has none of its own.
+    /// Follows the pass up to an event, and reports the forward line of each request that has no line of its own.
     fn run(&mut self, until: EventIndex, mut tell: impl FnMut(EventIndex, usize, ForwardLine)) {
         let analysis = self.analysis;
         let trace = analysis.snapshot.trace(analysis.timeline.device);
@@ -213,8 +214,8 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// The operator to which a request in the backward pass belongs; `None` if it certainly belongs to none of the
-    /// operators that were found.
+    /// The operator to which a request in the backward pass belongs; `None` if the request certainly belongs to none of
+    /// the operators that were found.
     fn place_of(&mut self, bytes: u64, stack: Option<StackId>, operator: Option<Name>) -> Option<usize> {
         let lowest = self.saved.last().copied().unwrap_or(0);
         let highest = self.at.min(self.highest).max(lowest);
@@ -233,8 +234,8 @@ impl<'a> Sweep<'a> {
             }
             self.by = FoundBy::Order;
         } else if self.analysis.origins.has_native() && stack.is_some_and(|stack| stack != StackId::EMPTY) {
-            // This is a sum over the broadcast dimensions of a gradient, or a gradient that is kept. The block belongs
-            // to the derivative before it.
+            // The request is for a sum over the broadcast dimensions of a gradient, or for a gradient that is kept. The
+            // block belongs to the derivative that ran before it.
             return Some(highest);
         }
         let mut tensors = (0..self.derived.min(highest)).rev().take(MOST_BETWEEN);
@@ -247,9 +248,9 @@ impl<'a> Sweep<'a> {
                 self.derived = tensor;
                 Some(self.ops[tensor].consumer)
             }
-            // The derivative has a name, but no nearby operator has that name. So it is the derivative of a view, which
-            // requests no memory. The operator that uses the view comes next, if there is a tensor that the view may
-            // refer to.
+            // The derivative has a name, but no nearby operator has that name. So this is the derivative of a view, and
+            // a view requests no memory. The operator that uses the view comes next, if there is a tensor that the view
+            // may refer to.
             None if is_named => {
                 let near = self.ops[..=highest].iter().rev();
                 let is_viewed = near.clone().take(BEYOND + 1).any(|op| op.bytes >= bytes / 2)
@@ -260,7 +261,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Whether an operator's stack contains a call to the operator whose derivative this node is.
+    /// Whether the stack of an operator contains a call to the operator of which this node is the derivative.
     fn calls(&mut self, place: usize, node: &str) -> bool {
         let snapshot = self.analysis.snapshot;
         let Some(stack) = self.ops[place].stack else { return false };

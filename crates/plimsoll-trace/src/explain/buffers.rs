@@ -1,8 +1,8 @@
 //! Finds the blocks of a model that are buffers: tensors that `register_buffer` adds to a module, next to its parameters.
 //!
 //! PyTorch moves parameters and buffers to the device in one function, `Module._apply`: first the parameters, then
-//! their gradients, then the buffers, each on a separate line. Its batch norms create both in one `__init__`, in the
-//! same order.
+//! their gradients, then the buffers, each on a separate line. PyTorch's batch norms create parameters and buffers
+//! in one `__init__`, in the same order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ pub(super) fn of_stacks(
     found
 }
 
-/// The line of the innermost frame of a function, if there is one.
+/// The line of the innermost frame of this function; `None` if the stack has no such frame.
 fn line_of(snapshot: &Snapshot, stack: StackId, file: &str, function: &str) -> Option<u32> {
     let is_it = |id: FrameId| {
         let frame = snapshot.stacks.get_frame(id);

@@ -1,9 +1,9 @@
 //! Finds which cached bytes can be released to the device: [`Releasing`].
 //!
 //! `torch.cuda.empty_cache` releases segments without a block, and whole pages of expandable segments without a block.
-//! It waits for all streams first, so blocks that wait for a stream are already cached then. Private pools keep their
-//! segments as long as something, such as a graph, uses the pool; a snapshot does not record that. In PyTorch:
-//! `release_cached_blocks`, `release_blocks`.
+//! `empty_cache` waits for all streams first, so blocks that were waiting for a stream are cached by then. Private
+//! pools keep their segments as long as something, such as a graph, uses the pool; a snapshot does not record that. In
+//! PyTorch: `release_cached_blocks`, `release_blocks`.
 
 use plimsoll_alloc::PoolId;
 
@@ -25,14 +25,16 @@ pub(super) struct Releasing<'a> {
 pub struct CachedBytes {
     /// Bytes in memory that can be released completely: they can serve any request.
     pub reusable: u64,
-    /// Bytes in such memory of private pools. A pool keeps this memory while something uses the pool.
+    /// Bytes in memory of private pools that could be released completely. A pool keeps this memory as long as
+    /// something, such as a CUDA graph, uses the pool.
     pub private: u64,
-    /// Bytes next to blocks that are live or wait for a stream. They serve only requests that fit there.
+    /// Bytes next to blocks that are live or wait for a stream. These bytes serve only requests that fit between the
+    /// blocks.
     pub pinned: u64,
 }
 
 impl CachedBytes {
-    /// The sum of both.
+    /// Adds two values, field by field.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -72,7 +74,7 @@ impl<'a> Releasing<'a> {
         (least, most)
     }
 
-    /// How many bytes of a segment can be released, if pieces with these uses count as free.
+    /// The number of bytes of a segment that can be released if pieces of these kinds of use count as free.
     fn given_back(
         &self,
         state: &AllocatorState,
@@ -91,7 +93,7 @@ impl<'a> Releasing<'a> {
             bytes = bytes.saturating_add(pages.saturating_mul(page_bytes));
         };
         for piece in state.pieces_of(segment) {
-            // The uncut end of a block is free if the block is free.
+            // The uncut end of a block counts as free if the block does.
             let is_free = if piece.usage == Use::Uncut { was_free } else { is_free(piece.usage) };
             let at = piece.addr.0.saturating_sub(memory.addr.0);
             if is_free {

@@ -14,7 +14,7 @@ use crate::snapshot::{Action, EventIndex, FrameId};
 /// Two recordings, compared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// The totals of both.
+    /// The totals of both recordings.
     pub totals: [Totals; 2],
     /// Every line with live blocks at either moment (the peaks, by default), the largest change first.
     pub lines: Vec<Change<ChangedLine>>,
@@ -36,7 +36,7 @@ pub struct Totals {
 /// The amounts of one line or category in two recordings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change<K> {
-    /// The thing.
+    /// The line, or the category.
     pub key: K,
     /// The amounts in the first and in the second recording.
     pub amounts: [Amount; 2],
@@ -54,9 +54,10 @@ pub struct Amount {
 /// A line, with its frame in each recording, and the category of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangedLine {
-    /// The line's frame in each recording; `None` if the line has no live block there, or if the blocks have no line.
+    /// The line's frame in each recording; `None` if the line has no live block in this recording, or if the blocks
+    /// have no line.
     pub frames: [Option<FrameId>; 2],
-    /// The category.
+    /// The category of the line's blocks.
     pub category: ShownCategory,
 }
 
@@ -99,8 +100,8 @@ impl Comparison {
         Self::after(first, second, [first, second].map(|analysis| analysis.timeline.peak_allocated.after))
     }
 
-    /// Compares at other moments: after an event of each recording, or before the first (`None`). The totals are still
-    /// those of the complete recordings.
+    /// Compares the recordings at other moments: after an event of each recording, or before the first event (`None`).
+    /// The totals are still those of the complete recordings.
     pub fn after(
         first: DeviceAnalysis<'_>,
         second: DeviceAnalysis<'_>,
@@ -135,7 +136,7 @@ impl Comparison {
     }
 }
 
-/// The owners in one recording at one moment.
+/// The owners of memory in one recording at one moment.
 struct Side {
     /// The first frame of each line.
     frames: Vec<FrameId>,

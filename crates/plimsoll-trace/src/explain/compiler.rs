@@ -49,7 +49,7 @@ fn is_compiler(file: &str, name: &str) -> bool {
         ["benchmark_all_configs", "autotune_to_one_config", "coordinate_descent_tuning", "bench"];
     (is_of("/torch/_inductor/runtime/triton_heuristics.py") && TUNES.contains(&name))
         || (is_of("/torch/_inductor/compile_fx.py") && name.contains("compile"))
-        // Triton's autotuner requests memory only while it times kernels; the kernels themselves request none.
+        // Triton's autotuner requests memory only while it times kernels; the kernels themselves do not request memory.
         || COMPILE.iter().any(|end| is_of(end))
 }
 

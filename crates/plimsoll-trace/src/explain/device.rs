@@ -26,7 +26,7 @@ use crate::whatif::{Known, SETTINGS, WhatIf};
 /// The explanation of one device in a snapshot.
 #[derive(Debug, Clone)]
 pub struct DeviceExplanation {
-    /// Whether our own runtime recorded it, not PyTorch.
+    /// Whether our own runtime recorded the snapshot, not PyTorch.
     pub is_own: bool,
     /// Every block's lifetime, and the byte counts over time.
     pub timeline: Timeline,
@@ -50,17 +50,17 @@ pub struct DeviceExplanation {
     pub still_needed: Option<StillNeeded>,
     /// The owners of live memory at [`DeviceExplanation::moment`].
     pub owners: Owners,
-    /// Where the device's bytes were at that moment.
+    /// How the device's bytes are used at [`DeviceExplanation::moment`].
     pub ledger: Ledger,
-    /// The holes at that moment.
+    /// The holes at [`DeviceExplanation::moment`].
     pub fragmentation: Fragmentation,
     /// The steps of the program.
     pub steps: Steps,
-    /// The peaks of its phases and steps.
+    /// The peaks of the program's phases and steps.
     pub peaks: Peaks,
     /// Growth from step to step.
     pub leaks: Leaks,
-    /// The memory that forward passes keep at that moment for a backward pass that never runs.
+    /// The memory that forward passes keep at [`DeviceExplanation::moment`] for a backward pass that never runs.
     pub unused_graph: Option<UnusedGraph>,
     /// The simulation of other settings. It runs only if they may matter: memory ran out although the blocks might
     /// fit, or requests were retried.
@@ -76,7 +76,7 @@ pub const OWN_CONTEXT_BYTES: u64 = 1 << 30;
 pub struct Options {
     /// Whether to infer the purpose of blocks.
     pub infer: bool,
-    /// The device's total memory in bytes. With `None`, the total that the recorder wrote is used, if it wrote one.
+    /// The device's total memory in bytes. With `None`, the total that the recorder wrote is used, if there is one.
     pub device_total_bytes: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ impl Default for Options {
 }
 
 impl DeviceExplanation {
-    /// Explains a device. A second thread finds the passes and steps, while this one replays the requests.
+    /// Explains a device. A second thread finds the passes and steps while the calling thread replays the requests.
     pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, options: Options) -> Self {
         let trace = snapshot.trace(device);
         let (timeline, replay, passes, steps) = std::thread::scope(|scope| {
@@ -201,7 +201,7 @@ impl DeviceExplanation {
         ForwardLines::of(analysis, &self.passes, requests)
     }
 
-    /// The moment that is explained: when memory ran out, or else the peak of allocated bytes.
+    /// The moment that is explained: the failure if memory ran out, or else the peak of allocated bytes.
     pub fn moment(&self) -> Option<EventIndex> {
         self.owners.after
     }
@@ -212,22 +212,22 @@ impl DeviceExplanation {
         (step < self.steps.len()).then_some(step + 1)
     }
 
-    /// The line that requested the block of a moment's event.
+    /// The line that requested the block of the event at a moment.
     pub fn asker_at(&self, snapshot: &Snapshot, origins: &Origins, moment: Moment) -> Option<FrameId> {
         let event = snapshot.trace(self.timeline.device).get(moment.after?.index())?;
         origins.get(event.stack).line
     }
 
-    /// Device memory that others used when a request failed because of the capacity. `None` if it is unknown, or if
-    /// the request would not have fit even without these others. The program's own context and libraries do not
-    /// count, as every program has them.
+    /// Device memory that other processes used when a request failed because of the capacity. `None` if this is
+    /// unknown, or if the request would not have fit even without them. The program's own context and libraries do not
+    /// count, because every program has them.
     pub fn held_by_others(&self) -> Option<u64> {
         let failure = self.failure.filter(|failure| failure.limit.is_none())?;
         let Cause::Capacity { short_bytes } = failure.cause() else { return None };
         self.ledger.device.outside.filter(|&outside| outside > OWN_CONTEXT_BYTES.saturating_add(short_bytes))
     }
 
-    /// The live blocks at that moment, each with its category.
+    /// The live blocks at the explained moment ([`Self::moment`]), each with its category.
     pub fn held(&self) -> impl Iterator<Item = (&Life, Option<Category>)> {
         let held = held(&self.timeline, self.moment());
         held.map(|(index, life)| (life, self.purposes.get(index).category))

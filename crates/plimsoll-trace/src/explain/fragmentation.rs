@@ -18,8 +18,8 @@ use crate::timeline::{Memory, Timeline};
 /// The holes of one device at one moment, and the blocks that pin them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fragmentation {
-    /// The last event that this state includes. `None`: the state before the first event. One past the last event: the
-    /// snapshot itself.
+    /// The last event that this state includes. `None` stands for the state before the first event, and the index after
+    /// the last event for the snapshot itself.
     pub after: Option<EventIndex>,
     /// The sum of all holes.
     pub all: Holes,
@@ -46,19 +46,19 @@ pub struct PoolOfHoles {
 /// A set of holes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Holes {
-    /// Bytes of the segments that contain them.
+    /// The bytes of the segments that contain the holes.
     pub reserved_bytes: u64,
-    /// Their number.
+    /// The number of holes.
     pub count: usize,
     /// The size of the largest hole, bytes.
     pub largest_bytes: u64,
-    /// Their bytes, by whether they can be released.
+    /// The bytes of the holes, by whether they can be released.
     pub cached: CachedBytes,
 }
 
 impl Holes {
     /// How fragmented the memory is, from 0 to 1: pinned cached bytes divided by reserved bytes. Pinned bytes serve
-    /// only requests that fit into a hole. 0 means that everything is in use or can be released.
+    /// only requests that fit into a hole. 0 means that all reserved memory is in use or can be released.
     pub fn fragmentation(&self) -> f64 {
         if self.reserved_bytes == 0 { 0.0 } else { self.cached.pinned as f64 / self.reserved_bytes as f64 }
     }
@@ -80,9 +80,9 @@ pub struct Pin {
     pub memory: Memory,
     /// Bytes in blocks that are live or wait for a stream.
     pub held_bytes: u64,
-    /// Cached bytes next to them.
+    /// Cached bytes next to these blocks.
     pub pinned_bytes: u64,
-    /// The blocks that pin it, the oldest first.
+    /// The blocks that pin the segment, the oldest first.
     pub blocks: Vec<PinningBlock>,
 }
 
@@ -91,19 +91,19 @@ pub struct Pin {
 pub struct PinningBlock {
     /// The block; `None` if it was freed before the recording.
     pub life: Option<LifeIndex>,
-    /// Its bytes.
+    /// The bytes of the block.
     pub bytes: u64,
-    /// Whether it was freed, and waits for a stream.
+    /// Whether the block was freed, and waits for a stream.
     pub is_waiting: bool,
-    /// The line that requested it.
+    /// The line that requested the block.
     pub line: Option<FrameId>,
-    /// Its category.
+    /// The category of the block.
     pub category: ShownCategory,
-    /// Its request; `None` if it is older than the recording.
+    /// The event that allocated the block; `None` if the block is older than the recording.
     pub born: Option<EventIndex>,
-    /// Events since then, or since the recording began.
+    /// The number of events since the block was allocated, or since the recording began.
     pub age_events: usize,
-    /// Steps that began since then, or since the recording began.
+    /// The number of steps that began since the block was allocated, or since the recording began.
     pub age_steps: usize,
 }
 

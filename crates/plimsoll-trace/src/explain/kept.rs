@@ -1,10 +1,10 @@
 //! Finds out what the program keeps besides its model: [`settle`]. These are inputs, results that a variable keeps,
 //! copies of the parameters, and the weights of a program that only runs inference.
 //!
-//! It runs after all other inference (`purposes.rs`). It handles the blocks that are still unknown, and checks two
-//! guesses that a block's size can refute. An input is created or copied by the program itself: a line outside all
-//! modules calls an operator that only creates a tensor. Any other block of the forward pass that is still live when
-//! the backward pass has ended is a result: the graph no longer keeps it, so a variable does.
+//! This runs after all other inference (`purposes.rs`), for blocks that are still unknown. It also checks two guesses
+//! that a block's size can refute. An input is created or copied by the program itself: a line outside all modules
+//! calls an operator that only creates a tensor. Any other block of the forward pass that is still live when the
+//! backward pass has ended is a result: the graph no longer keeps it, so a variable does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,7 +85,7 @@ impl<'a> Program<'a> {
         life.stack.is_some_and(|stack| self.in_modules[stack.index()])
     }
 
-    /// Whether the outermost operator in a block's stack is one of these.
+    /// Whether the outermost operator in the stack of a block is one of these operators.
     fn is_by(&self, life: &Life, operators: &[&str]) -> bool {
         let operator = self.origins.get(life.stack).operator.map(|name| name.of(self.snapshot));
         // `at::_ops` may append the overload: `to_dtype_layout`, `full_names`.
@@ -125,7 +125,8 @@ pub(super) fn settle(program: &Program<'_>, timeline: &Timeline, purposes: &mut 
     let last_request = program.passes.iter().last().map(|pass| pass.last_request);
     let mut missing = surplus::missing(program.passes, lives, purposes);
     for (life, purpose) in lives.iter().zip(purposes) {
-        // A block that the program itself created is an input, even if a graph that waits for its backward pass holds it.
+        // A block that the program itself created is an input, even if a graph that waits for its backward pass also
+        // keeps it.
         let is_held = matches!(purpose.why, Why::HeldAtEnd | Why::HeldAtFailure);
         if is_held && program.is_input(life) {
             *purpose = Purpose { category: Some(Category::Input), why: Why::MadeOutsideModules };
@@ -189,7 +190,7 @@ fn not_gradients(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
         if life.freed.is_none_or(|freed| freed > pass.last) {
             continue;
         }
-        // After the last pass, a program frees everything.
+        // After the last pass, a program frees everything, so frees after the pass prove nothing.
         let end = if passes.is_last(&pass) { pass.last_request } else { pass.last };
         if !spans.has(size(life), pass.first, end) {
             *purpose = Purpose { category: Some(Category::Temporary), why: Why::FreedAsPassEnds };
@@ -197,8 +198,8 @@ fn not_gradients(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     }
 }
 
-/// For each size, the events at which its blocks were allocated, in order, each with the latest free among all blocks
-/// allocated by then.
+/// For each size, the events that allocated its blocks, in order. Each event comes with the latest event that freed one
+/// of the blocks that were allocated up to then.
 struct Spans(BTreeMap<u64, Vec<Span>>);
 
 /// The first and the last event of a block; `None` means before the first or after the last event of the recording.

@@ -54,7 +54,7 @@ pub(super) fn settle(
     }
 }
 
-/// Whether the innermost optimizer frame belongs to a PyTorch optimizer that creates its state earlier.
+/// Whether the innermost frame of an optimizer belongs to a PyTorch optimizer that creates its state before its step.
 fn makes_state_first(snapshot: &Snapshot, stack: Option<StackId>) -> bool {
     let frames = stack.into_iter().flat_map(|stack| snapshot.stacks.frame_ids(stack));
     let files = frames.map(|frame| snapshot.texts.get(snapshot.stacks.get_frame(frame).filename));

@@ -1,11 +1,11 @@
 //! Finds out whether memory grows, at which lines, and whether that is a leak: [`Leaks`], from the lifetimes of
 //! blocks and the program's steps.
 //!
-//! A rising level is not yet a leak: a larger batch raises it, and so does a cache that is replaced by a larger one.
-//! Leaked memory is never freed. So each line has two series ([`Course`]): its live bytes at the end of each step, and
-//! the bytes of each step's blocks that are still live at the end of the last step. `judge.rs` derives a verdict from
-//! these series. `sawtooth.rs` recognizes memory of many steps that is freed at once. `pattern.rs` names the kind of
-//! program that leaks in this way.
+//! A rising level is not yet a leak: a larger batch also raises the level, and so does a cache that is replaced by a
+//! larger cache. Leaked memory is never freed. So each line has two series ([`Course`]): its live bytes at the end of
+//! each step, and the bytes of each step's blocks that are still live at the end of the last step. `judge.rs` derives a
+//! verdict from these series. `sawtooth.rs` recognizes memory of many steps that is freed at once. `pattern.rs` names
+//! the kind of program that leaks in this way.
 
 mod growth;
 mod judge;
@@ -34,9 +34,9 @@ pub struct Leaks {
     /// All live memory as one course. Its verdict is [`Verdict::Leaking`] if a line leaks, unless an equal amount of
     /// older memory was freed.
     pub whole: Course,
-    /// Every place with a block that outlived a step. The leaking ones come first, largest first; then those that [keep
-    /// something of each step](Course::kept_of_each); then the others, by live bytes at the end. If there are very many
-    /// places, only those that allocated the most are included.
+    /// Every place with a block that outlived a step. The leaking places come first, largest first; then the places
+    /// that [keep something of each step](Course::kept_of_each); then the other places, by live bytes at the end. If
+    /// there are very many places, only those that allocated the most are included.
     pub lines: Vec<Line>,
     /// The kind of leak.
     pub pattern: Option<Pattern>,
@@ -51,7 +51,7 @@ pub enum Place {
     Line(FrameId),
     /// An operator that no line of Python called, such as a derivative.
     Operator(Name),
-    /// A stack that has neither.
+    /// A stack in which no such line and no operator was found.
     Stack(StackId),
     /// No stack was recorded.
     Unknown,
@@ -80,9 +80,9 @@ pub struct Line {
     pub place: Place,
     /// The library line that it calls, in the stack of its first block that outlives a step.
     pub inner: Option<FrameId>,
-    /// The operator of all its blocks, if there is only one.
+    /// The operator that requested all blocks of the place, if it is the same for all.
     pub operator: Option<Name>,
-    /// Its bytes, step by step.
+    /// The place's bytes, step by step.
     pub course: Course,
     /// The pattern of this line alone.
     pub pattern: Option<Pattern>,
@@ -104,8 +104,8 @@ pub struct Course {
 }
 
 impl Course {
-    /// If there are too few steps for a verdict, how many bytes each step leaves live at the end: the smallest number
-    /// of the later steps. `None` unless every step, including the first, left some.
+    /// If there are too few steps for a verdict, the bytes of a step that are still live at the end, as the minimum
+    /// over the later steps. `None` unless some bytes of every step, including the first, are still live.
     pub fn kept_of_each(&self) -> Option<u64> {
         let (first, others) = self.kept.split_first().filter(|_| self.verdict == Verdict::TooFewSteps)?;
         let (least, most) = (*others.iter().min()?, *others.iter().max()?);
@@ -115,7 +115,7 @@ impl Course {
 }
 
 impl Leaks {
-    /// Visits the blocks once, and those that leaked in one step a second time.
+    /// Visits all blocks once, and the blocks of the sample step a second time.
     pub fn of(
         snapshot: &Snapshot,
         timeline: &Timeline,
@@ -202,7 +202,7 @@ impl Leaks {
             .filter_map(|line| Some((line, line.course.kept_of_each()?)))
     }
 
-    /// The growth of all leaking lines together, bytes per step, rounded.
+    /// The growth of all leaking lines together, in bytes per step, rounded.
     pub fn bytes_per_step(&self) -> u64 {
         let per_step = |line: &Line| {
             let Growth { bytes, steps, .. } = line.course.growth;
@@ -221,7 +221,7 @@ struct Walk {
     whole: Rows,
     /// Bytes requested in each step.
     asked: Vec<u64>,
-    /// Bytes that were live before the judged steps and are freed by the end.
+    /// Bytes that were live before the judged steps and that were freed by the end.
     went_away: u64,
 }
 

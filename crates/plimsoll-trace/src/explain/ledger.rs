@@ -1,8 +1,8 @@
 //! How the device's bytes are used at one moment: [`Ledger`], whose rows add up exactly.
 //!
-//! device total = outside the allocator + free + reserved; reserved = requested + rounding + waiting + cached. About
-//! the device itself, a snapshot records only the free bytes when a request failed. Unknown figures are `None`; the
-//! other rows still add up.
+//! device total = outside the allocator + free + reserved; reserved = requested + rounding + waiting + cached. A
+//! snapshot contains only one figure of the device itself: the free bytes when a request failed. Unknown figures are
+//! `None`; the other rows still add up.
 
 use super::cached::{CachedBytes, Releasing};
 use super::state::{AllocatorState, Use};
@@ -12,8 +12,8 @@ use crate::timeline::Timeline;
 /// The bytes of one device at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ledger {
-    /// The last event that this state includes. `None`: the state before the first event. One past the last event: the
-    /// snapshot itself.
+    /// The last event that this state includes. `None` stands for the state before the first event, and the index after
+    /// the last event for the snapshot itself.
     pub after: Option<EventIndex>,
     /// The device's memory outside the allocator.
     pub device: DeviceBytes,
@@ -21,13 +21,14 @@ pub struct Ledger {
     pub reserved: u64,
     /// The requested bytes of live blocks.
     pub requested: u64,
-    /// The bytes of these blocks beyond the request.
+    /// The bytes that these blocks have in addition to the requested bytes.
     pub rounding: u64,
     /// Live blocks whose requested size is not recorded.
     pub unsplit: u64,
     /// Freed blocks that wait for a stream.
     pub waiting: u64,
-    /// Bytes after blocks whose size is not recorded: they either belong to the block or are cached ([`Use::Uncut`]).
+    /// Bytes after blocks whose size is not recorded: they either belong to the block before them or are cached
+    /// ([`Use::Uncut`]).
     pub uncut: u64,
     /// Bytes that are in no block.
     pub cached: CachedBytes,
@@ -42,14 +43,14 @@ pub struct Ledger {
 pub struct DeviceBytes {
     /// The device's total memory, as given by the caller.
     pub total: Option<u64>,
-    /// Memory that is not reserved: `free` plus `outside`. Known if the total is.
+    /// Memory that is not reserved: `free` plus `outside`. `None` if the total is unknown.
     pub rest: Option<u64>,
     /// Free memory of the device: as recorded by a request that failed at this moment, or computed from `outside`.
     pub free: Option<u64>,
-    /// Neither free nor reserved: the CUDA context, kernels, other libraries and processes.
+    /// Memory that is neither free nor reserved: the CUDA context, kernels, other libraries and processes.
     pub outside: Option<u64>,
-    /// The failed request that recorded `outside`. If no request failed at this moment, this is a request that
-    /// failed at another moment, and `outside` is assumed to have been the same then.
+    /// The failed request from which `outside` is computed. If no request failed at this moment, this request failed at
+    /// another moment, and `outside` is assumed to be the same at both moments.
     pub measured_at: Option<EventIndex>,
 }
 
@@ -58,7 +59,7 @@ pub struct DeviceBytes {
 pub struct Row {
     /// The part of the memory.
     pub part: Part,
-    /// Its bytes; `None` if unknown.
+    /// The bytes of the part; `None` if they are unknown.
     pub bytes: Option<u64>,
 }
 
@@ -94,7 +95,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Its name.
+    /// The name of the part.
     pub fn name(self) -> &'static str {
         match self {
             Self::Total => "device total",
@@ -113,7 +114,7 @@ impl Part {
         }
     }
 
-    /// PyTorch's source for the same figure: a function of `torch.cuda`, or a key of its `memory_stats()`.
+    /// Where PyTorch reports the same figure: a function of `torch.cuda`, or a key of its `memory_stats()`.
     pub fn pytorch(self) -> &'static str {
         match self {
             Self::Total => "mem_get_info()[1]",
@@ -241,7 +242,8 @@ impl DeviceBytes {
     ) -> Self {
         let total = total.filter(|&total| total >= reserved);
         let rest = total.map(|total| total - reserved);
-        // The failed request at this moment, or else the last one before it, or else the first one after it.
+        // The failed request at this moment, or else the last failed request before it, or else the first failed
+        // request after it.
         let here = after.map_or(0, |event| event.index() + 1).min(trace.len());
         let (before, behind) = trace.split_at(here);
         let has_free = |event: &Event| event.action == Action::Oom && event.device_free().is_some();

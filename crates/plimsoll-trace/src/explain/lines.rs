@@ -1,9 +1,9 @@
 //! Finds the same line of code in two recordings, even if files are in other folders and lines have moved: [`matched`].
 //!
 //! Files match if they have the same name; if there are several candidates, the one that shares the most parent folders
-//! is chosen. Within a function of the same file, lines match if they moved by the same number of lines: the number
-//! that matches the most lines or, among equally good numbers, the smallest. The remaining lines are matched in order,
-//! if both sides have the same number of them.
+//! is chosen. Within a function, all lines are assumed to have moved by one offset: the one that matches the most
+//! lines, or the smallest of several equally good ones. Lines that remain are matched in order, if both recordings have
+//! the same number of such lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::snapshot::{FrameId, Snapshot};
 
 /// A function: its file and its name.
 type Function<'a> = (&'a str, &'a str);
-/// Each line of some functions, with one of its frames.
+/// For each function, its lines, each with one of the line's frames.
 type Lines<'a> = BTreeMap<Function<'a>, BTreeMap<i64, FrameId>>;
 
 /// If there are more pairs than this, they are not compared. No program has so many, but a forged file may.
@@ -20,8 +20,8 @@ const MOST_PAIRS: usize = 1 << 20;
 /// A line of code, with its frame in each recording that has it.
 pub(super) type Pair = (Option<FrameId>, Option<FrameId>);
 
-/// The matched lines of two recordings' frames: lines in both, only in the first, only in the second. If a line has
-/// several frames, the first one represents it: see [`lead`].
+/// The matched lines of two recordings' frames: lines in both recordings, lines only in the first, and lines only in
+/// the second. If a line has several frames, the first one represents it: see [`lead`].
 pub(super) fn matched(a: (&Snapshot, &[FrameId]), b: (&Snapshot, &[FrameId])) -> Vec<Pair> {
     let (a, mut b) = (lines_of(a.0, a.1), lines_of(b.0, b.1));
     let files = same_files(&a, &b);
@@ -34,7 +34,7 @@ pub(super) fn matched(a: (&Snapshot, &[FrameId]), b: (&Snapshot, &[FrameId])) ->
     pairs
 }
 
-/// For each frame, the first frame of the same line.
+/// For each frame, the first frame that has the same line.
 pub(super) fn lead(snapshot: &Snapshot, frames: &[FrameId]) -> BTreeMap<FrameId, FrameId> {
     let lines = lines_of(snapshot, frames);
     let first = |id: FrameId| {
@@ -116,7 +116,7 @@ fn same_lines(a: BTreeMap<i64, FrameId>, mut b: BTreeMap<i64, FrameId>) -> Vec<P
     pairs
 }
 
-/// How many lines a function has moved by.
+/// The offset by which the lines of a function have moved.
 fn shift(a: &BTreeMap<i64, FrameId>, b: &BTreeMap<i64, FrameId>) -> i64 {
     if a.len().saturating_mul(b.len()) > MOST_PAIRS {
         return 0;

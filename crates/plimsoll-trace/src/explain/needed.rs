@@ -59,7 +59,7 @@ fn of_optimizer(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure
     for life in born.filter(|life| origins.get(life.stack).activity == activity) {
         let Some(line) = line_of(snapshot, life.stack) else { continue };
         if activity == Activity::OptimizerStep && line == failed && !life.is_held_after(Some(failure.at)) {
-            return None; // each is freed before the next: they are not live at the same time
+            return None; // each tensor is freed before the next is created, so they are not live at the same time
         }
         *made.entry(line).or_default().entry(size(life)).or_default() += 1;
     }
@@ -77,7 +77,7 @@ fn of_optimizer(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure
                 if file_of(snapshot, failed).is_some_and(|file| TWO_PARTS.contains(&file)) { 2 } else { 1 };
             Rest::OptimizerState { parts: made.len().max(documented) }
         }
-        _ if sum(&made[&failed]) == rounded(failure.asked_bytes) => return None, // this line made no earlier request
+        _ if sum(&made[&failed]) == rounded(failure.asked_bytes) => return None, // the first request of this line
         _ => Rest::OptimizerStep,
     };
     let parts = if let Rest::OptimizerState { parts } = rest { parts as u64 } else { 1 };
@@ -113,14 +113,14 @@ fn line_of(snapshot: &Snapshot, stack: Option<StackId>) -> Option<FrameId> {
     snapshot.stacks.frame_ids(stack?).find(|&id| is_python(file(id)))
 }
 
-/// The name of the file that a frame is in, if it is a file of PyTorch.
+/// The name of the file of a frame, if it is a file of PyTorch.
 fn file_of(snapshot: &Snapshot, line: FrameId) -> Option<&str> {
     let file = snapshot.texts.get(snapshot.stacks.get_frame(line).filename);
     let (_, name) = file.rsplit_once(['/', '\\'])?;
     file.contains("torch").then_some(name)
 }
 
-/// Whether no size occurs more often than in `others`.
+/// Whether no size occurs more often in `sizes` than in `others`.
 fn is_within(sizes: &Sizes, others: &Sizes) -> bool {
     sizes.iter().all(|(bytes, count)| others.get(bytes).is_some_and(|others| count <= others))
 }

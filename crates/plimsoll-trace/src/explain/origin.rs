@@ -2,7 +2,8 @@
 //! each stack.
 //!
 //! A stack begins with PyTorch's allocator and ends in the interpreter. In between are hundreds of C++ frames, the
-//! library's Python frames and, somewhere, the line that the user wrote. The innermost such line is the origin.
+//! library's Python frames and, somewhere, the line that the user wrote. The innermost line that the user wrote is the
+//! origin.
 
 use super::forward_line::{ForwardLine, FoundBy};
 use crate::snapshot::{Frame, FrameId, Snapshot, StackId, TextId};
@@ -17,19 +18,19 @@ pub struct Origin {
     /// such as a model library. If the user's line is not in a module's `forward`, as in a training loop, this can also
     /// be the innermost line of PyTorch's layers, optimizers or compiled code.
     pub package_line: Option<FrameId>,
-    /// The outermost operator below that line, named as in `at::_ops`.
+    /// The outermost operator that the line calls, named as in `at::_ops`.
     pub operator: Option<Name>,
     /// For a derivative, the line of its forward operator, if the recording has it.
     pub forward: Option<ForwardLine>,
-    /// The program's activity at the time.
+    /// The activity of the program when it requested the block.
     pub activity: Activity,
     /// The name of the user's own category for stacks like this.
     pub custom: Option<TextId>,
 }
 
-/// A user-defined category: all blocks with a matching frame.
+/// A category that the user defines: it contains all blocks whose stack has a matching frame.
 pub struct CustomCategory<'a> {
-    /// Its name, as a string in the snapshot.
+    /// The name of the category, as a string in the snapshot.
     pub name: TextId,
     /// Whether a frame matches. Frames are written `FILE:LINE FUNCTION`.
     pub matches: &'a dyn Fn(&str) -> bool,
@@ -75,7 +76,7 @@ pub enum Activity {
     Building,
     /// Computing a derivative.
     Backward,
-    /// Recomputing, in the backward pass, what a checkpoint did not keep.
+    /// Recomputing, in the backward pass, the activations that a checkpoint did not keep.
     Recomputing,
     /// Accumulating a parameter's gradient.
     Accumulating,
@@ -150,13 +151,15 @@ impl Origins {
         &self.categories
     }
 
-    /// The category in this recording that corresponds to one in another recording with the same list of categories.
+    /// The category of this recording that corresponds to a category of another recording with the same list of
+    /// categories.
     pub(super) fn category_of(&self, other: &Self, name: TextId) -> Option<TextId> {
         let place = other.categories.iter().position(|&known| known == name)?;
         self.categories.get(place).copied()
     }
 
-    /// Whether there is any frame that is not Python. Only then does the backward pass's thread have frames.
+    /// Whether there is any frame that is not Python. Only if there is one can requests on the thread of the backward
+    /// pass have frames.
     pub(super) fn has_native(&self) -> bool {
         self.has_native
     }
@@ -167,7 +170,7 @@ impl Origins {
     }
 }
 
-/// The information that a single frame gives.
+/// What a single frame shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// A line that a user wrote.
@@ -180,22 +183,23 @@ enum Mark {
     Layer(Activity),
     /// A module's call to its `forward`.
     ModuleCall,
-    /// A call to a custom autograd function. It computes a derivative if the frame below is the function's `backward`.
+    /// A call to a custom autograd function. The call computes a derivative if the frame below it is the function's
+    /// `backward`.
     Apply,
-    /// A checkpoint that recomputes what it did not keep, unless a frame below computes a derivative.
+    /// A checkpoint that recomputes activations that it did not keep, unless a frame below it computes a derivative.
     Checkpoint,
     /// A line of an installed package other than PyTorch.
     Package,
     /// A call to an operator.
     Operator(Name),
-    /// The computation of a derivative, with the node's name if there is one.
+    /// The computation of a derivative, with the name of the node if the frame shows it.
     Derivative(Option<Name>),
-    /// Python code around operators, on any thread, including the one of the backward pass: PyTorch's own code and
+    /// Python code around operators, on any thread, including the thread of the backward pass: PyTorch's own code and
     /// `predict`'s.
     Dispatch,
     /// Another frame that shows an activity.
     Native(Activity),
-    /// A frame that shows none of these.
+    /// A frame that shows none of the above.
     Plain,
 }
 
@@ -343,7 +347,7 @@ fn package_activity(file: &str, name: &str) -> Option<Activity> {
         _ if LOADS.contains(&name) => Some(Activity::Building),
         "__init__" if is_in("/deepspeed/runtime/") => Some(Activity::Building),
         "step" if is_in("/deepspeed/runtime/") => Some(Activity::OptimizerStep),
-        // This function allocates the buckets.
+        // In ZeRO, the function `backward` allocates the buckets.
         "backward" if is_in("/deepspeed/runtime/zero/") => Some(Activity::Bucketing),
         _ if is_in("/deepspeed/runtime/zero/part") && name.contains("all_gather") => {
             Some(Activity::Gathering)
@@ -384,8 +388,8 @@ fn library_mark(file: &str, name: &str) -> Mark {
     if is_layer(&file) { Mark::Layer(activity) } else { Mark::Library(activity) }
 }
 
-/// Whether a PyTorch file contains layers, optimizers or compiled code. Lines in other files show only that something
-/// was called.
+/// Whether a PyTorch file contains layers, optimizers or compiled code. Lines in other files of PyTorch only show that
+/// some code was called.
 fn is_layer(file: &str) -> bool {
     const CALLERS: [&str; 4] = [
         "/nn/modules/module.py",

@@ -14,11 +14,11 @@ use crate::timeline::{Life, Timeline};
 /// Blocks with something in common, and their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share<K> {
-    /// Their common property.
+    /// The common property of the blocks.
     pub key: K,
-    /// Their bytes.
+    /// The sum of the blocks' bytes.
     pub bytes: u64,
-    /// Their number.
+    /// The number of blocks.
     pub blocks: u64,
     /// The size of the largest block, bytes.
     pub largest_bytes: u64,
@@ -41,7 +41,7 @@ pub struct Line {
     /// The library line that the line of Python called, if the library line is more specific
     /// ([`Origin`](super::Origin)).
     pub package_line: Option<FrameId>,
-    /// Information in place of a missing line; empty if there is a line.
+    /// What is known about the blocks if they have no line; empty if there is a line.
     pub backward: BackwardBlock,
     /// The category, built-in or the user's own.
     pub category: ShownCategory,
@@ -52,22 +52,22 @@ pub struct Line {
 pub struct BackwardBlock {
     /// The derivative or operator.
     pub operator: Option<Name>,
-    /// The forward line to which the derivative or operator belongs, if found.
+    /// The line of the forward pass to which the derivative or operator belongs, if it was found.
     pub forward: Option<ForwardLine>,
 }
 
 /// The live blocks after an event, grouped in three ways. The largest rows come first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owners {
-    /// The event; `None` is the moment before the first.
+    /// The event; `None` is the moment before the first event.
     pub after: Option<EventIndex>,
     /// Bytes in live blocks.
     pub bytes: u64,
-    /// By category, and how it is known.
+    /// The bytes by category, and by how the category is known.
     pub by_category: Vec<Share<Purposed>>,
-    /// By the line of Python that requested them, and by category.
+    /// The bytes by the line of Python that requested the blocks, and by category.
     pub by_line: Vec<Share<Line>>,
-    /// By the operator, or node of the backward pass; `None` if the stack has none.
+    /// The bytes by operator, or by node of the backward pass; `None` if the stack has neither.
     pub by_operator: Vec<Share<Option<Name>>>,
     /// The largest blocks, at most [`Owners::LARGEST`].
     pub largest: Vec<LifeIndex>,
@@ -77,7 +77,7 @@ impl Owners {
     /// The number of largest blocks that are listed.
     pub const LARGEST: usize = 20;
 
-    /// The owners after an event. Costs a walk over the blocks allocated up to it.
+    /// The owners after an event. Costs a walk over the blocks that were allocated up to this event.
     pub fn after(
         timeline: &Timeline,
         origins: &Origins,
@@ -87,7 +87,7 @@ impl Owners {
         Self::with_forward_lines(timeline, origins, purposes, &ForwardLines::default(), after)
     }
 
-    /// Like [`after`](Self::after), with the forward lines of blocks that have no line themselves.
+    /// Like [`after`](Self::after), with the forward lines of blocks that have no line of their own.
     pub fn with_forward_lines(
         timeline: &Timeline,
         origins: &Origins,

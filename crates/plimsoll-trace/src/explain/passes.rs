@@ -12,11 +12,11 @@ use crate::timeline::Life;
 /// One pass: consecutive requests of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
-    /// The kind.
+    /// The kind of pass.
     pub kind: PassKind,
-    /// Its first request.
+    /// The first request of the pass.
     pub first: EventIndex,
-    /// Its last request.
+    /// The last request of the pass.
     pub last_request: EventIndex,
     /// The last event before the first request of another pass, or before the start of the optimizer step if that is known.
     pub last: EventIndex,
@@ -25,7 +25,7 @@ pub struct Pass {
 /// The kind of pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PassKind {
-    /// Everything else.
+    /// The forward pass, and everything that is not in one of the other passes.
     Forward,
     /// The backward pass, which computes derivatives.
     Backward,
@@ -115,8 +115,8 @@ impl Passes {
         self.passes.iter()
     }
 
-    /// The end of each backward pass, in order. At this point its gradients exist: it is the start of the optimizer
-    /// step, or else the pass's last request.
+    /// The end of each backward pass, in order: the start of the optimizer step that follows, or else the pass's last
+    /// request. By then, the pass's gradients exist.
     pub fn backward_ends(&self) -> impl Iterator<Item = EventIndex> + '_ {
         let behind = self.passes.iter().skip(1).map(Some).chain([None]);
         let passes = self.passes.iter().zip(behind).filter(|(pass, _)| pass.kind == PassKind::Backward);
@@ -136,7 +136,7 @@ impl Passes {
         self.at(event).map(|place| self.passes[place])
     }
 
-    /// Whether it is the last pass of the trace.
+    /// Whether this is the last pass of the trace.
     pub(super) fn is_last(&self, pass: &Pass) -> bool {
         self.passes.last() == Some(pass)
     }
@@ -158,7 +158,7 @@ impl Passes {
     }
 
     /// Whether a block that was requested in a pass is freed before the next pass. After the last pass, a program frees
-    /// everything, so there the block must be freed before the pass's last request.
+    /// everything, so in the last pass, the block must be freed before the pass's last request.
     pub fn is_freed_before_next(&self, life: &Life, born: EventIndex) -> bool {
         let Some((freed, place)) = life.freed.zip(self.at(born)) else { return false };
         let pass = self.passes[place];
@@ -171,7 +171,7 @@ impl Passes {
         self.backward.get(behind).map(|&place| self.passes[place])
     }
 
-    /// The last request of the checkpoint's recomputation that contains an event.
+    /// If an event is in a recomputation by a checkpoint, the last request of this recomputation.
     pub(super) fn recomputed_until(&self, event: EventIndex) -> Option<EventIndex> {
         self.recomputed.get(self.recomputed.partition_point(|&end| end < event)).copied()
     }

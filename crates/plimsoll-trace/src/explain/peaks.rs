@@ -77,11 +77,11 @@ impl Phase {
 /// Why one step has a higher peak than another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rise {
-    /// The indices of both in [`Peaks::steps`].
+    /// The indices of the two steps in [`Peaks::steps`]; the second has the higher peak.
     pub steps: [usize; 2],
     /// The moments compared: the peak of the second step, and the peak of the first step within the same pass.
     pub moments: [Moment; 2],
-    /// The pass.
+    /// The pass that contains both moments.
     pub pass: PassKind,
     /// The changes by line, the largest first.
     pub lines: Vec<Change<ChangedLine>>,
@@ -129,7 +129,7 @@ impl Peaks {
         let highest = scopes.close().into_iter().map(|(name, moment)| (Phase::Scope(name), moment));
         found.phases =
             Phase::OWN.into_iter().zip(phases).filter(|(_, moment)| moment.after.is_some()).collect();
-        // PyTorch's scopes of optimizers are already reported as passes, if they make requests.
+        // The scopes of optimizers that PyTorch marks are already reported as passes if they contain requests.
         let is_told = |phase: Phase| phase.name(snapshot).starts_with("Optimizer.");
         found.phases.extend(highest.filter(|&(phase, _)| !is_told(phase)));
         found.phases.sort_by_key(|(phase, moment)| (Reverse(moment.level.allocated_bytes), *phase));
@@ -140,11 +140,11 @@ impl Peaks {
         found
     }
 
-    /// Why the second step is higher than the first, and the highest step higher than the second. Each is left out if
-    /// the difference is at most 1 %.
+    /// Why the second step is higher than the first, and the highest step higher than the second. A comparison is left
+    /// out if the difference is at most 1 %.
     pub fn rises(&self, analysis: DeviceAnalysis<'_>) -> Vec<Rise> {
         let bytes = |moment: Moment| moment.level.allocated_bytes;
-        // If several steps are equally high, the first.
+        // If several steps are equally high, the first of them counts.
         let highest = (0..self.steps.len()).max_by_key(|&step| (bytes(self.steps[step]), Reverse(step)));
         let pairs = [Some([0, 1]), highest.map(|highest| [1, highest])];
         let pairs = pairs.into_iter().flatten().filter(|&[from, to]| from < to && to < self.steps.len());
@@ -163,7 +163,7 @@ impl Peaks {
     }
 }
 
-/// In order: each kind is at its own index.
+/// The kinds of passes in order: the index of a kind is its value.
 const PASSES: [PassKind; 3] = [PassKind::Forward, PassKind::Backward, PassKind::Optimizer];
 
 /// The highest moment of a step.

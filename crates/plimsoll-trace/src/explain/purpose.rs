@@ -10,14 +10,14 @@ use crate::snapshot::{Snapshot, TextId};
 pub struct Purpose {
     /// The category; `None` if unknown.
     pub category: Option<Category>,
-    /// How it is known.
+    /// How the category is known.
     pub why: Why,
 }
 
 /// The category in which a block is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ShownCategory {
-    /// A built-in category; `None` if unknown.
+    /// A built-in category; `None` if the category is unknown.
     Purpose(Option<Category>),
     /// A category that the user defined, by its name.
     Custom(TextId),
@@ -40,7 +40,7 @@ impl ShownCategory {
         }
     }
 
-    /// The built-in category; `None` if the user's own category applies.
+    /// The built-in category; `None` if the category is unknown or the user's own.
     pub fn purpose(self) -> Option<Category> {
         match self {
             Self::Purpose(category) => category,
@@ -52,17 +52,17 @@ impl ShownCategory {
 /// How a category is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Why {
-    /// The recording has it.
+    /// The recording contains the category.
     Recorded,
     /// A stack frame matches the pattern of the user's category.
     Pattern,
-    /// A stack frame shows it.
+    /// A stack frame shows the category.
     Frames,
-    /// Allocated outside the backward pass and freed during one.
+    /// Allocated outside the backward pass and freed during a backward pass.
     FreedInBackward,
-    /// Allocated in a backward pass or an optimizer step, and freed after it.
+    /// Allocated in a backward pass or an optimizer step, and freed after that pass or step.
     OutlivesPass,
-    /// Allocated in a backward pass or an optimizer step, and freed before it ended.
+    /// Allocated in a backward pass or an optimizer step, and freed before that pass or step ended.
     FreedSoon,
     /// Allocated in a backward pass, and freed between the pass's last request and its end. No tensor from before the
     /// pass has this size, so the block is not a gradient.
@@ -70,16 +70,17 @@ pub enum Why {
     /// Allocated in a backward pass, and freed between the pass's last request and its end. All tensors of its size
     /// already have a gradient, which is freed later.
     BeyondGradients,
-    /// Created by the program outside every module and never freed, with a gradient of its size, in a program with an
-    /// optimizer.
+    /// Created by the program outside every module and never freed, and there is a gradient of the block's size, in a
+    /// program with an optimizer.
     HasGradient,
-    /// Allocated in a forward pass that is not followed by a backward pass, and live at the same time as others with
-    /// the same stack.
+    /// Allocated in a forward pass that is not followed by a backward pass, and live at the same time as other blocks
+    /// with the same stack.
     LiveTogether,
     /// The recording ends after the optimizer step that allocated the block; other blocks with the same stack were
     /// freed before their step ended.
     OthersFreedSoon,
-    /// Like `OthersFreedSoon`; in addition, this PyTorch optimizer creates its state elsewhere.
+    /// The recording ends after the optimizer step that allocated the block, and this optimizer of PyTorch creates its
+    /// state elsewhere.
     BesideState,
     /// Recomputed by a checkpoint, and kept for the backward pass.
     Recomputed,
@@ -87,12 +88,13 @@ pub enum Why {
     FreedInForward,
     /// Allocated by an operator of a program with a model, and live when memory ran out before a backward pass.
     HeldAtFailure,
-    /// Allocated by an operator and live, like most such blocks, when a recording without a backward pass ends.
+    /// Allocated by an operator, and live when a recording without a backward pass ends, like most blocks of operators.
     HeldAtEnd,
-    /// Older than the recording. The number of gradients with its size shows whether it is a parameter or a state.
+    /// Older than the recording. The number of gradients of the block's size shows whether the block is a parameter or
+    /// an optimizer state.
     SizesOfGradients,
-    /// Older than the recording and live throughout. It has the size of a parameter, but the optimizer state of that
-    /// size is already accounted for.
+    /// Older than the recording and live throughout. The block has the size of a parameter, but all optimizer states of
+    /// that size are already known.
     BeyondStates,
     /// The program created or copied the block outside every module. It is still live at the end of the next backward
     /// pass or of the recording.
@@ -106,7 +108,7 @@ pub enum Why {
     /// The only block of its pass and stream with the size of a cuBLAS workspace. It is never freed, and no parameter
     /// has that size.
     SizeOfWorkspace,
-    /// No evidence.
+    /// There is no evidence for any category.
     Unknown,
 }
 

@@ -22,7 +22,7 @@ use crate::timeline::{Life, Timeline};
 pub struct Purposes(Vec<Purpose>);
 
 impl Purposes {
-    /// The recorded purposes and, if `infer`, the inferred ones.
+    /// The recorded purposes and, with `infer`, the inferred purposes of the other blocks.
     pub fn of(
         snapshot: &Snapshot,
         timeline: &Timeline,

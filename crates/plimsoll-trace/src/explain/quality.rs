@@ -1,7 +1,7 @@
 //! How complete a recording is, and what to record next time: [`DataQuality`].
 //!
-//! If a block has no stack, then PyTorch was not set to record the stack, or could not. The rest of the file shows
-//! which cause applies.
+//! If a block has no stack, then PyTorch was not set to record the stack, or could not. Other data in the file shows
+//! which of these causes applies.
 
 use super::fragmentation::DeviceAnalysis;
 use super::origin::is_python;
@@ -26,7 +26,7 @@ pub struct DataQuality {
     pub has_native_frames: bool,
     /// The vendor of the devices, if there is evidence that it is not NVIDIA.
     pub vendor: Option<Vendor>,
-    /// Whether our own runtime recorded it.
+    /// Whether our own runtime made the recording.
     pub is_own: bool,
     /// Whether this version of PyTorch can record scopes as annotations.
     can_annotate: bool,
@@ -37,9 +37,9 @@ pub struct DataQuality {
 pub struct Stackless {
     /// The cause.
     pub why: NoStack,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
-    /// Their number.
+    /// The number of these blocks.
     pub blocks: u64,
 }
 
@@ -48,17 +48,17 @@ pub struct Stackless {
 pub enum NoStack {
     /// Recording was never started.
     NeverRecorded,
-    /// It was allocated before recording started.
+    /// The block was allocated before recording started.
     BeforeRecording,
-    /// It was freed during the recording, but requested before the oldest event in the ring buffer.
+    /// The block was freed during the recording, but requested before the oldest event in the ring buffer.
     RingOverflowed,
     /// Stacks were not recorded.
     ContextOff,
     /// Stacks were recorded for live blocks only, and this block was freed.
     LiveOnly,
-    /// The backward pass requested it on a thread without Python, and only Python frames were recorded.
+    /// The backward pass requested the block on a thread without Python, and only Python frames were recorded.
     BackwardThread,
-    /// Another thread without Python requested it, and only Python frames were recorded.
+    /// Another thread without Python requested the block, and only Python frames were recorded.
     NativeThread,
     /// Python and C++ stacks were recorded, but not at the time of this request.
     Elsewhen,
@@ -103,12 +103,12 @@ impl NoStack {
     }
 }
 
-/// Data that a file lacks.
+/// Data that a file may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Missing {
-    /// It has no events.
+    /// The file has no events.
     Events,
-    /// It has no segments.
+    /// The file has no segments.
     Segments,
     /// Events have no `time_us`.
     Times,
@@ -116,16 +116,16 @@ pub enum Missing {
     RequestedSizes,
     /// Segments and events have no pool.
     Pools,
-    /// It has no `allocator_settings`.
+    /// The file has no `allocator_settings`.
     Settings,
-    /// It has no `external_annotations`.
+    /// The file has no `external_annotations`.
     Annotations,
     /// A request failed, and the device's free memory was not recorded.
     DeviceFree,
 }
 
 impl Missing {
-    /// The information that is unknown as a result.
+    /// What is unknown because the data is missing.
     pub fn costs(self) -> &'static str {
         match self {
             Self::Events => "no events: only the moment of the snapshot is known",
@@ -201,7 +201,7 @@ impl DataQuality {
     }
 
     /// The lines of Python, or of Rust for our own runtime, that record what is missing. The first line goes before the
-    /// model is built, the last one after some steps, or where memory ran out.
+    /// model is built, the last one after some steps, or after memory ran out.
     pub fn record_with(&self) -> Vec<String> {
         if self.is_own {
             return vec![
@@ -229,7 +229,7 @@ fn is_recorded(stack: StackId) -> bool {
     stack != StackId::EMPTY
 }
 
-/// The kinds of stacks that the file has.
+/// Which kinds of stacks the file contains.
 struct File {
     in_events: bool,
     in_blocks: bool,

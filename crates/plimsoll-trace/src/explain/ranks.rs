@@ -31,11 +31,11 @@ pub struct Ranks {
 /// One rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rank {
-    /// Its name.
+    /// The name of the rank.
     pub name: String,
     /// The device.
     pub device: i32,
-    /// Its totals.
+    /// The totals of the rank.
     pub totals: Totals,
 }
 
@@ -46,7 +46,7 @@ pub struct Place {
     pub file: String,
     /// The function.
     pub function: String,
-    /// The line.
+    /// The number of the line.
     pub line: i64,
 }
 
@@ -56,9 +56,9 @@ type Figures = (Vec<u64>, Vec<u64>);
 /// One line's memory in each rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LineAcross {
-    /// The line; `None` for blocks without one.
+    /// The line; `None` for blocks that have no line.
     pub place: Option<Place>,
-    /// The library line that it called, if any.
+    /// The library line that this line called, if any.
     pub package: Option<Place>,
     /// Bytes at the ranks' peaks.
     pub across: Across,
@@ -71,7 +71,7 @@ pub struct LineAcross {
 pub struct Across {
     /// Bytes, by rank.
     pub bytes: Vec<u64>,
-    /// Their sum.
+    /// The sum over all ranks.
     pub sum_bytes: u64,
     /// The median; for an even number of ranks, the mean of the middle two.
     pub median_bytes: u64,
@@ -101,7 +101,7 @@ impl Across {
         self.odd.binary_search(&nth).is_ok()
     }
 
-    /// The smallest, the median and the largest.
+    /// The smallest figure, the median and the largest figure.
     pub fn range(&self) -> [u64; 3] {
         let [least, most] = [self.bytes.iter().min(), self.bytes.iter().max()];
         [least.copied().unwrap_or(0), self.median_bytes, most.copied().unwrap_or(0)]
@@ -130,14 +130,14 @@ impl LineAcross {
         self.blocks.iter().sum()
     }
 
-    /// Whether several ranks have blocks of the line: each may hold a part of the same data.
+    /// Whether several ranks have blocks of this line: each rank may hold a part of the same data.
     pub fn is_shared(&self) -> bool {
         self.blocks.iter().filter(|&&blocks| blocks > 0).count() > 1
     }
 }
 
 impl Ranks {
-    /// Compares ranks, each with a name. They are files of a job, or devices of a file.
+    /// Compares ranks, each with a name. The ranks are the files of a job, or the devices of a file.
     pub fn of(analysis: &[(String, DeviceAnalysis<'_>)]) -> Self {
         let ranks = analysis.iter().map(|(name, analysis)| Rank {
             name: name.clone(),

@@ -1,7 +1,7 @@
 //! The memory that is still live when the recording ends, compared with the explained moment: [`Remaining`].
 //!
-//! A finished script should keep little memory. If memory remains, a variable, a cache or a module keeps it alive. The
-//! lines that allocated it show where to look.
+//! At its end, a script should keep little memory. If memory remains, a variable, a cache or a module keeps this memory
+//! alive. The lines that allocated it show where to look.
 
 use super::compare::{Amount, Change, ChangedLine, Comparison};
 use super::device::DeviceExplanation;
@@ -23,8 +23,8 @@ impl Remaining {
     /// If at most this many percent of the live bytes remain, nothing is reported.
     pub const FEW_PERCENT: u64 = 5;
 
-    /// Compares the end with the explained moment. `None` if no more than [`Remaining::FEW_PERCENT`] remain, or if the
-    /// recording ends at that moment.
+    /// Compares the end with the explained moment. `None` if at most [`Remaining::FEW_PERCENT`] percent of the bytes
+    /// remain, or if the recording ends at the explained moment.
     pub fn of(analysis: DeviceAnalysis<'_>, device: &DeviceExplanation) -> Option<Self> {
         let (then, end) = (device.moment(), analysis.timeline.last());
         if end <= then {
@@ -45,12 +45,13 @@ impl Remaining {
         if self.then_bytes == 0 { 100.0 } else { 100.0 * self.end_bytes as f64 / self.then_bytes as f64 }
     }
 
-    /// The lines with live blocks at the end, the largest first. Amounts are those at the explained moment and at the end.
+    /// The lines with live blocks at the end, the largest first. The amounts are those at the explained moment and at
+    /// the end.
     pub fn lines(&self) -> Vec<Change<ChangedLine>> {
         at_end(&self.comparison.lines)
     }
 
-    /// The categories with live blocks at the end, in the same way.
+    /// The categories with live blocks at the end, with the same order and amounts as for lines.
     pub fn categories(&self) -> Vec<Change<ShownCategory>> {
         at_end(&self.comparison.categories)
     }

@@ -11,15 +11,16 @@ use crate::snapshot::{EventIndex, StackId};
 use crate::timeline::Life;
 
 /// If this many blocks of the same stack are live at once, a variable such as a list or a cache keeps them, because a
-/// temporary would be freed before its line runs that many more times.
+/// temporary would be freed before its line has run that often.
 const TOGETHER: usize = 4;
 
 /// The live blocks of a stack.
 #[derive(Default)]
 struct Live {
-    /// When they are freed, and their indices in the list of blocks. Blocks that are never freed come last.
+    /// For each block, whether it is never freed, when it is freed, and its index in the list of blocks. Blocks that
+    /// are never freed come last.
     ends: BTreeSet<(bool, Option<EventIndex>, usize)>,
-    /// Those that are not marked yet.
+    /// The blocks that are not marked as results yet.
     new: Vec<usize>,
 }
 

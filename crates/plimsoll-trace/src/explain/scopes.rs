@@ -7,7 +7,7 @@ use crate::timeline::Moment;
 
 /// The scopes that are open at an event and, for each scope name, the highest moment so far.
 pub(super) struct Scopes {
-    /// Whether the recording has any scopes.
+    /// Whether the recording contains scopes.
     is_any: bool,
     /// The starts and ends of scopes, the latest first.
     ends: Vec<(u64, Annotation)>,
@@ -23,7 +23,7 @@ pub(super) struct Scopes {
 impl Scopes {
     /// The scopes of a recording, before its first event.
     pub(super) fn of(snapshot: &Snapshot) -> Self {
-        // Each of the profiler's steps has a different name.
+        // The steps of the profiler do not count as scopes, because each has a different name.
         let is_step = |it: &Annotation| snapshot.texts.get(it.name).starts_with("ProfilerStep#");
         let own = snapshot.annotations.iter().filter(|it| !is_step(it));
         let mut ends: Vec<(u64, Annotation)> = own.filter_map(|it| Some((it.time_us.get()?, *it))).collect();
@@ -78,7 +78,7 @@ impl Scopes {
     }
 }
 
-/// Keeps the higher of two moments; if they are equal, the first.
+/// Keeps the higher of two moments; if they are equal, keeps the first.
 pub(super) fn raise(peak: &mut Moment, moment: Moment) {
     if peak.after.is_none() || moment.level.allocated_bytes > peak.level.allocated_bytes {
         *peak = moment;

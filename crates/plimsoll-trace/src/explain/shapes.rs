@@ -2,10 +2,10 @@
 //!
 //! A recording has bytes, not shapes. But a model's dimensions recur: one-dimensional parameters have the width of the
 //! model, two-dimensional ones are products with it, and activations have a row for each token. If the bytes of a
-//! request are such a product, that product is the guess; outside the passes, a parameter's shape is also a possible
+//! request are such a product, the factors are the guess; outside the passes, a parameter's shape is also a possible
 //! guess. If the recording shows no model, attention scores are tried: for queries `[k, n, d]`, they are `[k, n, n]`.
 //! If a vector of `n` numbers is live, a square `[n, n]` may come from broadcasting `[n, 1]` with `[n]`, as in a loss
-//! whose prediction and target differ in shape. For other sizes, there is no guess.
+//! whose prediction and target differ in shape. For all other sizes, there is no guess.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,23 +20,23 @@ use crate::timeline::Life;
 /// A shape that a request may have had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guess {
-    /// Its dimensions.
+    /// The dimensions of the shape.
     pub dims: Vec<u64>,
     /// Bytes of one element.
     pub element_bytes: u64,
-    /// The evidence for it.
+    /// The evidence for the shape.
     pub evidence: Evidence,
 }
 
 /// The evidence for a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
-    /// Parameters have the same size: it may be a gradient, an optimizer state or a copy of one.
+    /// Parameters have the same size: the request may be for a gradient, an optimizer state or a copy of a parameter.
     Parameters {
         /// The number of such parameters.
         count: usize,
     },
-    /// Its first dimension occurs in other sizes, and its last one in parameters.
+    /// The first dimension of the shape occurs in other sizes, and the last dimension in parameters.
     Rows {
         /// The number of other sizes with the same number of rows.
         sizes: usize,
@@ -48,7 +48,7 @@ pub enum Evidence {
     },
     /// The square of a vector's length: broadcasting `[n, 1]` with `[n]` gives `[n, n]`.
     Broadcast {
-        /// The vector; if several such vectors are live, the last.
+        /// The vector; if several such vectors are live, the last of them.
         of: LifeIndex,
         /// The number of such live vectors.
         vectors: usize,
@@ -80,9 +80,9 @@ const HEADS: [u64; 7] = [64, 128, 32, 80, 96, 256, 40];
 pub(super) struct FailedRequest<'a> {
     pub(super) analysis: DeviceAnalysis<'a>,
     pub(super) failure: Failure,
-    /// The last event before its step, if steps are known.
+    /// The last event before the step of the request, if steps are known.
     pub(super) step_began: Option<EventIndex>,
-    /// Whether it was made in a forward or backward pass.
+    /// Whether the request was made in a forward or backward pass.
     pub(super) is_pass: bool,
 }
 
@@ -108,7 +108,7 @@ impl FailedRequest<'_> {
         if found.is_empty() {
             found = dims.products(block_bytes);
             found.extend(dims.attention(block_bytes).filter(|_| computes));
-            // A model's own widths can also produce squares. In that case, guesses from the model come first.
+            // A model's own widths can also produce squares. So guesses from the model come first.
             let square = self.broadcast(born, block_bytes).filter(|_| computes);
             let is_width = |guess: &Guess| guess.dims.iter().all(|length| dims.widths.contains(length));
             match square {
@@ -192,7 +192,8 @@ impl FailedRequest<'_> {
                 && elements.iter().any(|bytes| bytes.saturating_mul(length) == asked(life))
                 && !self.category(nth).is_some_and(|category| KEPT.contains(&category))
         };
-        // Targets may be 8-byte integers while the other operand has a smaller type.
+        // Targets may be 8-byte integers although the other operand has a smaller type, so several element sizes are
+        // tried.
         [8, 4, 2].into_iter().find_map(|element_bytes| {
             let length = (block_bytes / element_bytes).isqrt();
             let dims = vec![length, length];
@@ -264,7 +265,8 @@ impl Dims {
             .filter(|&length| length >= 16)
             .take(MOST_WIDTHS)
         {
-            // A bias is a few times the model's width long; a matrix has the width as one side.
+            // A long vector such as a bias has a few times the model's width; a parameter with many times the width is
+            // a matrix with the width as one side.
             let is_matrix = length.is_multiple_of(wide) && length / wide >= 16;
             widths.insert(if is_matrix { length / wide } else { length });
         }
@@ -320,7 +322,7 @@ impl Dims {
 }
 
 /// The row counts of activations, sorted by the number of sizes that have them. Rows of 4-byte elements look like
-/// twice as many rows of 2-byte elements; if both are equally frequent, the one with the parameters' element type
+/// twice as many rows of 2-byte elements; if both are equally frequent, the count for the parameters' element type
 /// comes first.
 fn rows(widths: &BTreeSet<u64>, made: &BTreeSet<u64>, element_bytes: u64) -> Vec<(u64, usize)> {
     let mut rows: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();

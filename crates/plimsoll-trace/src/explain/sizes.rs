@@ -20,7 +20,7 @@ pub(super) fn workspaces(lives: &[Life], purposes: &mut [Purpose], passes: &Pass
     let parameters = lives.iter().zip(&*purposes);
     let parameters = parameters.filter(|(_, purpose)| purpose.category == Some(Category::Parameter));
     let parameters: BTreeSet<u64> = parameters.map(|(life, _)| size(life)).collect();
-    // Repeated requests are not for workspaces. Requests without a stack cannot be distinguished.
+    // Repeated requests are not for workspaces. If requests have no stack, it is unknown which of them are repeated.
     let mut asked: BTreeMap<_, usize> = BTreeMap::new();
     let key = |life: &Life| (life.stack, life.stream, life.pool, size(life));
     for life in lives.iter().filter(|life| WORKSPACE_BYTES.contains(&size(life))) {
@@ -52,7 +52,7 @@ pub(super) fn size(life: &Life) -> u64 {
 /// Finds the purpose of blocks from before the recording, by the sizes of the gradients of one backward pass.
 pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
     let mut before: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    // If only some blocks have frames, include those whose frames show their purpose.
+    // If only some blocks have frames, blocks whose frames show their purpose count as well.
     let mut certain: BTreeMap<u64, usize> = BTreeMap::new();
     for (place, (life, purpose)) in lives.iter().zip(purposes.iter()).enumerate() {
         match purpose.category {
@@ -71,7 +71,8 @@ pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) 
         let parameters = of(&gradients, bytes).saturating_sub(of(&certain, bytes)).min(places.len());
         (parameters, places.len() - parameters)
     };
-    // An optimizer has the same number of states for each parameter. Choose the number that fits most parameters by bytes.
+    // An optimizer has the same number of states for each parameter. The number that fits the most bytes of parameters
+    // is chosen.
     let mut votes: BTreeMap<usize, u64> = BTreeMap::new();
     for (bytes, places) in &before {
         let (parameters, others) = split(bytes, places);
@@ -98,7 +99,7 @@ pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) 
         let is_open = |place: &&usize| !parameters.is_empty() && lives[**place].freed.is_none();
         beyond.extend(others.iter().filter(is_open));
     }
-    // Frozen parameters also have such sizes, but they are more than a small part of the parameters.
+    // Frozen parameters also have such sizes, but they usually make up a large part of the parameters.
     let beyond_bytes = beyond.iter().fold(0_u64, |sum, &place| sum.saturating_add(size(&lives[place])));
     if beyond_bytes <= parameter_bytes / 10 {
         for place in beyond {
@@ -107,7 +108,7 @@ pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) 
     }
 }
 
-/// The number of gradients of each size that one backward pass left: the pass that left the most.
+/// The number of gradients of each size that a backward pass left. The pass that left the most gradients counts.
 fn gradients_by_size(lives: &[Life], purposes: &[Purpose], passes: &Passes) -> BTreeMap<u64, usize> {
     let left_by = |end: EventIndex| {
         let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();

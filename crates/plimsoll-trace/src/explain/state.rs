@@ -14,8 +14,8 @@ use crate::timeline::{Memory, MemoryMap, Timeline};
 /// The memory of one device at one moment. Every byte of a segment is in exactly one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatorState {
-    /// The last event that this state includes. `None`: the state before the first event. One past the last event: the
-    /// snapshot itself.
+    /// The last event that this state includes. `None` stands for the state before the first event, and the index after
+    /// the last event for the snapshot itself.
     pub after: Option<EventIndex>,
     /// The segments of the allocator, in address order.
     pub segments: Vec<SegmentState>,
@@ -25,12 +25,12 @@ pub struct AllocatorState {
     pieces: Vec<Piece>,
 }
 
-/// A segment, or a mapped range of an expandable one, with its bytes by use.
+/// A segment, or a mapped range of an expandable segment, with its bytes by use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentState {
-    /// Its address, size, pool and stream.
+    /// The address, size, pool and stream of the segment.
     pub memory: Memory,
-    /// Its bytes by use. The sum is `memory.bytes`.
+    /// The bytes of the segment by use. The sum is `memory.bytes`.
     pub bytes: BytesByUse,
     /// The indices of its pieces in `AllocatorState::pieces`.
     pieces: Range<usize>,
@@ -39,24 +39,24 @@ pub struct SegmentState {
 /// Bytes by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BytesByUse {
-    /// In live blocks.
+    /// Bytes in live blocks.
     pub live: u64,
-    /// In freed blocks that wait for a stream.
+    /// Bytes in freed blocks that wait for a stream.
     pub waiting: u64,
-    /// At the ends of blocks ([`Use::Uncut`]).
+    /// Bytes at the ends of blocks ([`Use::Uncut`]).
     pub uncut: u64,
-    /// In no block.
+    /// Bytes in no block.
     pub cached: u64,
 }
 
 /// A piece of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Its address.
+    /// The address of the piece.
     pub addr: Addr,
-    /// Its bytes.
+    /// The bytes of the piece.
     pub bytes: u64,
-    /// Its use.
+    /// The use of the piece.
     pub usage: Use,
 }
 
@@ -77,12 +77,12 @@ pub enum Use {
 // A block of a large segment (that is not expandable) is split only if more than 1 MiB is left (`should_split`). So
 // every piece there is larger than 1 MiB, and a gap of up to 1 MiB after a block is the end of the block. By default, a
 // block's size is assumed to be its rounded request (`Life::bytes`); a replay finds the exact sizes and leaves no such
-// gap. If a hole follows the end of a block, the end counts as part of the hole. So does an end of more than 1 MiB,
-// which occurs only with `max_split_size`.
+// gap. If a hole follows the end of a block, the end counts as part of the hole. An end of more than 1 MiB, which
+// occurs only with `max_split_size`, also counts as part of the hole.
 const UNCUT_BYTES: u64 = 1 << 20;
 
 impl SegmentState {
-    /// Whether it has a block, live or waiting. If so, PyTorch cannot release it.
+    /// Whether the segment has a live or waiting block. If so, PyTorch cannot release the segment.
     pub fn is_used(&self) -> bool {
         self.bytes.live > 0 || self.bytes.waiting > 0
     }
@@ -103,7 +103,7 @@ impl BytesByUse {
         sums
     }
 
-    /// The sum of both.
+    /// Adds two values, field by field.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -121,7 +121,8 @@ impl BytesByUse {
 }
 
 impl AllocatorState {
-    /// The state after an event. `trace` is the timeline's trace. Costs a walk over the events and blocks up to that event.
+    /// The state after an event. `trace` is the timeline's trace. Costs a walk over the events and blocks up to this
+    /// event.
     ///
     /// ```
     /// # use plimsoll_alloc::{Addr, StreamId};
@@ -223,7 +224,8 @@ impl<'a> AllocatorStates<'a> {
         Self { timeline, trace, memory, events: 0, lives: 0, active: waiting.collect() }
     }
 
-    /// The state after an event. Events must not go backwards: for an earlier event, returns the last state again.
+    /// The state after an event. Events must be given in ascending order: for an earlier event, this returns the last
+    /// state again.
     pub fn at(&mut self, after: Option<EventIndex>) -> AllocatorState {
         let events = after.map_or(0, |event| event.index() + 1).min(self.trace.len());
         for nth in self.events..events {

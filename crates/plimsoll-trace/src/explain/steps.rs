@@ -30,7 +30,7 @@ pub struct Steps {
 /// How steps were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// Not found.
+    /// No steps were found.
     Nothing,
     /// The scopes `ProfilerStep#N`.
     ProfilerSteps,
@@ -55,7 +55,7 @@ impl Steps {
     pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, passes: &Passes) -> Self {
         let trace = if device == HOST_DEVICE { &snapshot.host_trace } else { snapshot.trace(device) };
         let is_inside = in_modules(snapshot);
-        // Steps that end long before the recording does not describe the program.
+        // Steps that end long before the end of the recording do not describe the program.
         let is_good = |steps: &Self| {
             let last = steps.boundaries.last().filter(|_| steps.len() > 1);
             last.is_some_and(|end| end.index() * 2 >= trace.len())
@@ -84,7 +84,7 @@ impl Steps {
         self.boundaries.partition_point(|&end| end < event)
     }
 
-    /// How steps were found, as the end of the sentence "a step ends where …".
+    /// The way in which steps were found, as the end of the sentence "a step ends where …".
     pub fn evidence(&self) -> &'static str {
         match self.source {
             Source::Nothing => "nothing shows it",
@@ -105,7 +105,7 @@ fn marks(snapshot: &Snapshot) -> Source {
     if snapshot.is_own() { Source::OwnSteps } else { Source::ProfilerSteps }
 }
 
-/// The step of a recording that has only one. Nothing repeats, but a scope or a pass shows the step.
+/// The step of a recording with a single step. Nothing repeats, but a scope or a pass shows the step.
 fn only(snapshot: &Snapshot, trace: &[Event], passes: &Passes, is_inside: &[bool]) -> Option<Steps> {
     let name = |id: TextId| snapshot.texts.get(id);
     let scopes = [("ProfilerStep#", marks(snapshot))];
@@ -120,7 +120,7 @@ fn only(snapshot: &Snapshot, trace: &[Event], passes: &Passes, is_inside: &[bool
     marked.find(is_one).or_else(|| by_passes(passes, trace, is_inside).filter(is_one))
 }
 
-/// Steps from scopes: the profiler's, the optimizer's, or those of the program's scopes that cover most of the time.
+/// Steps from scopes: the profiler's, the optimizer's, or those scopes of the program that cover most of the time.
 fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
     let name = |id: TextId| snapshot.texts.get(id);
     let is_profiler = |id: TextId| name(id).starts_with("ProfilerStep#");
@@ -135,7 +135,7 @@ fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
     }
     let scopes = Scope::all(all);
     let optimizer = scopes.iter().filter(|(id, _)| name(**id).starts_with("Optimizer.step#"));
-    // If there are several optimizers, the last one ends the step.
+    // If there are several optimizers, the optimizer with the most steps ends the step; of equals, the last to run.
     let optimizer = optimizer.max_by_key(|(_, scope)| (scope.count, scope.last_us));
     if let Some((&id, _)) = optimizer.filter(|(_, scope)| scope.count > 1) {
         let boundaries = last_events(trace, ends_of(all, |it| it == id));
@@ -166,7 +166,7 @@ struct Scope {
     count: usize,
     /// Microseconds inside them.
     inside_us: u64,
-    /// The time when the last one ended.
+    /// The time when the last of these scopes ended.
     last_us: u64,
 }
 
@@ -201,7 +201,7 @@ fn ends_of(annotations: &[Annotation], is_one: impl Fn(TextId) -> bool) -> Vec<u
     ends
 }
 
-/// The last event before each time, without duplicates. Nothing for times before the first event.
+/// The last event before each time, without duplicates. Times before the first event are left out.
 fn last_events(trace: &[Event], moments_us: Vec<u64>) -> Vec<EventIndex> {
     let mut moments = moments_us.into_iter().peekable();
     let mut found: Vec<EventIndex> = Vec::new();
@@ -256,7 +256,8 @@ fn by_passes(passes: &Passes, trace: &[Event], is_inside: &[bool]) -> Option<Ste
     for pass in passes.iter() {
         match pass.kind {
             PassKind::Forward => is_behind_backward &= any_anew && !is_anew(pass),
-            // The step continues. An optimizer that requests memory only in its first step belongs to the step.
+            // The step continues: this pass belongs to it, even if it is an optimizer pass that exists only in the
+            // first step.
             PassKind::Backward | PassKind::Optimizer if is_behind_backward => {
                 boundaries.pop();
                 boundaries.push(pass.last);

@@ -35,11 +35,11 @@ fn groups(passes: &Passes, lives: &[Life], purposes: &[Purpose]) -> BTreeMap<u64
 }
 
 /// When a pass ends, the temporaries of its last operators are freed first. So if several blocks of one size are freed
-/// then, the last ones are gradients: as many as there are tensors of this size without a gradient.
+/// at the end of a pass, the last of them are gradients: as many as there are tensors of this size without a gradient.
 pub(super) fn settle(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     let tensors = Tensors::of(lives, purposes);
     for (bytes, of_size) in groups(passes, lives, purposes) {
-        // When older gradients are freed; `None` means never.
+        // The events that free older gradients; `None` if a gradient is never freed.
         let mut older: Vec<Option<EventIndex>> = Vec::new();
         for Group { pass, mut places } in of_size {
             let count = tensors.live(bytes, pass.first);
@@ -80,8 +80,8 @@ pub(super) fn missing(passes: &Passes, lives: &[Life], purposes: &[Purpose]) -> 
         .collect()
 }
 
-/// For each size, when blocks that may have a gradient are allocated and freed, each in order. For a block from before
-/// the recording, the first is `None`.
+/// For each size, the events that allocate and the events that free blocks that may have a gradient, each list in
+/// order. If a block is older than the recording, the event that allocated it is `None`.
 struct Tensors(BTreeMap<u64, (Vec<Option<EventIndex>>, Vec<EventIndex>)>);
 
 impl Tensors {
@@ -102,7 +102,7 @@ impl Tensors {
         Tensors(found)
     }
 
-    /// How many of this size are live at an event.
+    /// How many tensors of this size are live at an event.
     fn live(&self, bytes: u64, at: EventIndex) -> usize {
         let Some((births, ends)) = self.0.get(&bytes) else { return 0 };
         let (born, ended) =
@@ -137,7 +137,7 @@ mod tests {
         let of = |category, why| Purpose { category, why };
         let gradient = of(Some(Category::Gradient), Why::OutlivesPass);
         let mut purposes = vec![of(None, Why::Unknown), gradient, gradient];
-        // Here the tensor is allocated in the same pass, so it is treated as if it were from before the recording.
+        // Here the tensor is allocated in the same pass. It is treated as if it were older than the recording.
         let mut lives = timeline.lives.clone();
         lives[0].born = None;
         settle(&passes, &lives, &mut purposes);

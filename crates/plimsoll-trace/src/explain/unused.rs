@@ -9,7 +9,7 @@ use super::passes::{PassKind, Passes};
 use crate::snapshot::{EventIndex, FrameId, Snapshot, StackId};
 use crate::timeline::{Life, Timeline};
 
-/// The minimum number of blocks, because a layer also keeps a few while it runs.
+/// The minimum number of blocks, because any layer keeps a few blocks while it runs.
 const LEAST_BLOCKS: usize = 6;
 
 /// The blocks must contain at least 1/`KEPT_PART` of the bytes that the modules have allocated since the first block.
@@ -32,11 +32,11 @@ const LEAST_PART: u64 = 5;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnusedGraph {
-    /// The bytes of the blocks that it keeps.
+    /// The bytes of the blocks that the graph keeps.
     pub bytes: u64,
     /// The number of these blocks.
     pub blocks: usize,
-    /// The line of the program that calls the model; `None` if no stack has one.
+    /// The line of the program that calls the model; `None` if no stack contains this line.
     pub line: Option<FrameId>,
 }
 

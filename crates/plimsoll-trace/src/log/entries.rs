@@ -10,7 +10,7 @@ use crate::own::{Names, Place};
 /// An entry as numbers, in the order of the columns.
 type Row = [u64; COLUMNS];
 const COLUMNS: usize = 12;
-/// The columns that are written as differences from the entry before.
+/// The columns that are written as differences from the previous entry.
 const DIFFERENCES: [usize; 2] = [1, 2];
 
 /// The content of a frame of entries.
@@ -170,7 +170,7 @@ fn unzigzag(number: u64) -> i64 {
     (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
 }
 
-/// The unread rest of a payload.
+/// The part of a payload that has not been read yet.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl Input<'_> {

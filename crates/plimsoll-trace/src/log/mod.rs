@@ -14,12 +14,12 @@
 //! text    = length UTF-8
 //! ```
 //!
-//! Each frame of entries is self-contained: it has the names that it uses, and its differences begin at 0. If a frame
-//! is cut off or damaged, it and all frames after it are lost, and [`End`] reports that. Entries are stored by column
-//! because most columns change little from entry to entry.
+//! Each frame of entries is self-contained: it contains the names that it uses, and its differences begin at 0. If a
+//! frame is cut off or damaged, this frame and all frames after it are lost, and [`End`] reports this. Entries are
+//! stored by column because most columns change little from entry to entry.
 //!
 //! `entries.rs` has the columns, `read.rs` reads a log, and `state.rs` derives segments and blocks from the entries.
-//! This file has the frame and the writer.
+//! This file contains the encoding of frames, and the writer.
 
 mod entries;
 mod read;
@@ -44,7 +44,7 @@ const END: u8 = 2;
 const MOST_ENTRIES: usize = 8192;
 /// The most bytes of a payload, packed or not: much more than the names of 8192 entries take.
 const MOST_PAYLOAD_BYTES: u64 = 8 << 20;
-/// The most labels and stacks that are read; each frame repeats the names that it uses.
+/// The maximum number of different labels and stacks in a log. A log with more of them counts as damaged.
 const MOST_NAMES: usize = 1 << 17;
 /// A log's first bytes.
 pub(crate) const HEAD: &[u8; 4] = b"PLIM";
@@ -58,7 +58,7 @@ pub struct Facts {
     pub device: String,
     /// The device's memory, bytes.
     pub capacity_bytes: u64,
-    /// The limit on reserved bytes, if there is one.
+    /// The limit on reserved bytes; `None` if there is no limit.
     pub limit_bytes: Option<u64>,
 }
 
@@ -119,8 +119,8 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes the entries since the last call and passes them to the operating system, so that a crash of the program
-    /// loses none. `lost` is the number of entries before these that were dropped.
+    /// Writes the entries since the last call and passes them to the operating system, so that no entry is lost if the
+    /// program crashes. `lost` is the number of entries that were dropped before these entries.
     ///
     /// # Errors
     /// I/O errors.

@@ -18,13 +18,13 @@ use crate::snapshot::{Setting, Snapshot};
 pub struct Logged {
     /// The state at the end of the log, and the latest entries.
     pub snapshot: Snapshot,
-    /// Its header.
+    /// The log's header.
     pub facts: Facts,
     /// The number of entries in the log.
     pub entries: u64,
     /// The number of entries that were dropped before they were written, because more came at once than the buffer holds.
     pub lost: u64,
-    /// How it ends.
+    /// How the log ends.
     pub end: End,
 }
 
@@ -33,9 +33,9 @@ pub struct Logged {
 pub enum End {
     /// Complete: the run ended.
     Whole,
-    /// A complete frame without an end mark after it: the run is still going, or it crashed.
+    /// The last frame is complete, but there is no end mark after it: the run is still going, or it crashed.
     Open,
-    /// An incomplete or damaged frame. The rest is left out.
+    /// A frame is incomplete or damaged. This frame and everything after it are left out.
     Broken {
         /// The offset in the file, bytes.
         at: u64,
@@ -52,7 +52,8 @@ impl fmt::Display for End {
     }
 }
 
-/// Reads a log. Its snapshot has only the latest `most_entries` entries, but its state is derived from all entries.
+/// Reads a log. The snapshot contains only the latest `most_entries` entries, but its state is derived from all
+/// entries.
 ///
 /// # Errors
 /// I/O errors, or if the files are not a log of this version. A log that breaks off is not an error: [`End`] reports
@@ -106,7 +107,8 @@ enum Next {
     Broken,
 }
 
-/// Reads the next frame. `at` is the frame's offset; if the frame is complete, it becomes the offset of the frame's end.
+/// Reads the next frame. `at` is the frame's offset; if the frame is complete, `at` becomes the offset of the frame's
+/// end.
 fn frame(input: &mut impl Read, at: &mut u64) -> io::Result<Next> {
     let mut head = Vec::new();
     input.by_ref().take(9).read_to_end(&mut head)?;

@@ -32,7 +32,7 @@ impl LogState {
         Self { config, ranges: BTreeMap::new(), blocks: BTreeMap::new() }
     }
 
-    /// Applies an entry. If it contradicts the state, which can happen after lost entries, nothing changes.
+    /// Applies an entry. If the entry contradicts the state, which can happen after lost entries, nothing changes.
     pub(super) fn apply(&mut self, entry: &Entry) {
         let addr = entry.addr.0;
         match entry.action {
@@ -139,7 +139,7 @@ impl LogState {
         if at < end {
             blocks.push(free(at, end));
         }
-        // A segment of 2 MiB belongs to the small half; segments of the large half are larger.
+        // A segment of 2 MiB belongs to the small half of a pool; segments of the large half are larger.
         let small = if range.is_expandable {
             blocks.iter().all(|block| block.state == BlockState::Cached || block.bytes <= 1 << 20)
         } else {

@@ -8,7 +8,7 @@ pub(super) fn after(known: Absent, line: &str) -> Absent {
 }
 
 fn of(line: &str) -> Absent {
-    // Words that shells, containers, the kernel and Slurm use.
+    // Words that shells, containers, Linux and Slurm use.
     let line = line.trim();
     let is_shells = line == "Killed" || line.contains(" Killed  ") || line.starts_with("zsh: killed");
     let is_kernels = KILLERS.iter().any(|words| line.contains(words));
@@ -25,7 +25,7 @@ fn of(line: &str) -> Absent {
     }
 }
 
-/// Words that PyTorch, NVIDIA and the kernel use for other failures.
+/// Words that PyTorch, NVIDIA and Linux use for other failures.
 const OTHERS: [(&str, Absent); 8] = [
     ("an illegal memory access was encountered", Absent::Illegal),
     ("CUDA error: misaligned address", Absent::Illegal),

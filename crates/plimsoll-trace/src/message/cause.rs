@@ -11,15 +11,15 @@ pub struct Shortage {
     /// Free memory that the request could have used if it were contiguous: the GPU's free memory, and the memory that
     /// the allocator caches.
     pub free_bytes: Option<u64>,
-    /// The possible error in the missing or spare bytes, because the message's figures have only two decimals. A cause
-    /// based on fewer bytes than this is uncertain.
+    /// The possible error in the missing or spare bytes, because the message's figures have only two decimals. If a
+    /// cause is based on a difference of fewer bytes than this, it is uncertain.
     pub rounding_bytes: u64,
     /// Whether other processes use at least as much memory as was missing.
     pub held_by_others: bool,
-    /// How many bytes the GPU lacked; `None` if it had enough, or if that is unknown.
+    /// The number of bytes that the GPU lacked; `None` if it had enough, or if that is unknown.
     pub device_short_bytes: Option<u64>,
-    /// How many bytes the process's limit was too low; `None` if it was high enough, or if there is none. If the GPU
-    /// also lacked memory, neither a higher limit nor a larger GPU is enough.
+    /// The number of bytes by which the process's limit was too low; `None` if the limit was high enough, or if there
+    /// is no limit. If the GPU also lacked memory, neither a higher limit nor a larger GPU is enough.
     pub limit_short_bytes: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ impl OutOfMemory {
         }
     }
 
-    /// The device's free memory plus the cached memory.
+    /// The device's free memory, plus the memory that the allocator caches.
     fn device_left_bytes(&self) -> Option<u64> {
         self.free_bytes.zip(self.cached_bytes()).map(|(free, cached)| free + cached)
     }

@@ -20,7 +20,7 @@ pub struct Counter {
 /// The counters in a text. A counter that is not in the text is `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// The GPU's number; only a table has this.
+    /// The GPU's number; only the table of `memory_summary()` contains it.
     pub device: Option<u32>,
     /// Memory in tensors.
     pub allocated: Counter,
@@ -37,7 +37,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// The counters in a text; `None` if it has none.
+    /// The counters in a text; `None` if it contains no counters.
     pub(super) fn read(text: &str) -> Option<Counters> {
         let found = table(text).or_else(|| numbers(text).map(|numbers| Self::of(&numbers)))?;
         let is_there = [found.allocated, found.reserved].iter().any(|it| *it != Counter::default());
@@ -102,7 +102,7 @@ const NAMES: [&str; 10] = [
     "num_alloc_retries",
 ];
 
-/// Reads the keys of nested dicts, joined by dots. The keys that we read may be nested in any other keys, as in a
+/// Reads the keys of nested dicts, joined by dots. The dict with the counters may be nested in other dicts, as in a
 /// logger's record.
 fn flatten(path: &str, value: &Value, numbers: &mut BTreeMap<String, u64>) {
     match value {
@@ -124,7 +124,7 @@ fn flatten(path: &str, value: &Value, numbers: &mut BTreeMap<String, u64>) {
     }
 }
 
-/// Reads the table of `memory_summary()`; if there are several, the first.
+/// Reads the table of `memory_summary()`; if there are several tables, the first.
 fn table(text: &str) -> Option<Counters> {
     let title = "memory summary, device ID ";
     let start = text.find(title)?;

@@ -3,9 +3,9 @@
 /// One line of a traceback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// The file as written in the traceback: a path, `<string>`, or a cell.
+    /// The file, as it is written in the traceback: a path, `<string>`, or a cell.
     pub file: String,
-    /// Its line, from 1.
+    /// The number of the line, from 1.
     pub line: u32,
     /// The function; empty if the traceback has none.
     pub function: String,
@@ -28,14 +28,14 @@ impl Frame {
         !packages.iter().any(|part| self.file.contains(part))
     }
 
-    /// Parses the frame in a line of text, with its source if that is on the same line.
+    /// Parses the frame in a line of text, with the source code if it is on the same line.
     pub(super) fn parse(line: &str) -> Option<Frame> {
         python(line).or_else(|| boxed(line)).or_else(|| ipython(line))
     }
 }
 
 impl Traceback {
-    /// The innermost line of the user's code, or else the innermost line.
+    /// The innermost line of the user's code; if there is none, the innermost line.
     pub fn place(&self) -> Option<&Frame> {
         self.frames.iter().rev().find(|frame| frame.is_own()).or(self.frames.last())
     }

@@ -26,9 +26,10 @@ pub struct Failed {
     pub message: OutOfMemory,
     /// The rank, if the launcher names it.
     pub rank: Option<u32>,
-    /// The traceback; it has no frames if the text has none.
+    /// The traceback; it has no frames if the text contains no traceback.
     pub traceback: Traceback,
-    /// For a message without a traceback: the error that ended the program later, so that memory was not the cause.
+    /// For a message without a traceback: the error that ended the program later. `None` if no error did, so that
+    /// memory may be the cause of the end.
     pub ended_with: Option<Ended>,
 }
 
@@ -37,7 +38,8 @@ pub struct Failed {
 pub struct Log {
     /// The messages in the order of the text; at least one. If a process immediately repeats a message, it is listed once.
     pub failed: Vec<Failed>,
-    /// How many messages were left out because the text has too many: those are earlier messages of a process.
+    /// The number of messages that were left out because the text has too many. Only earlier messages of a process are
+    /// left out.
     pub left_out: usize,
 }
 
@@ -50,8 +52,8 @@ pub struct Process<'a> {
 }
 
 impl<'a> Process<'a> {
-    /// The message that ended the process, as far as the text shows: the last one. A message with neither figures nor a
-    /// traceback is skipped, because it was printed additionally by a program or a library.
+    /// The message that ended the process, as far as the text shows: the last message. A message with neither figures
+    /// nor a traceback is skipped, because it was printed additionally by a program or a library.
     pub fn last(&self) -> Option<&'a Failed> {
         let says = |it: &&Failed| it.says() != (false, false);
         self.failed.iter().copied().rev().find(says).or(self.failed.last().copied())
@@ -68,17 +70,17 @@ impl<'a> Process<'a> {
     }
 }
 
-/// How likely it is that a message belongs to a process.
+/// How well a message matches a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kinship {
     None,
-    /// They may match: one of them does not name its GPU.
+    /// The two may match: one of them does not name its GPU.
     Possible,
     Sure,
 }
 
 impl Failed {
-    /// Whether it has figures, and whether it has a traceback.
+    /// Whether the message has figures, and whether it has a traceback.
     fn says(&self) -> (bool, bool) {
         (self.message.requested_bytes.is_some(), !self.traceback.frames.is_empty())
     }
@@ -118,7 +120,7 @@ impl Log {
     }
 
     /// The process whose last message has the most information, preferably figures and a traceback. In a tie, the first
-    /// one counts.
+    /// process counts.
     pub fn process(&self) -> Option<Process<'_>> {
         let says = |it: &Process<'_>| it.last().map(Failed::says);
         let processes = self.processes();
@@ -213,7 +215,7 @@ impl Reader {
             _ if self.failed.len() < MOST_MESSAGES => {
                 self.failed.push(Failed { message, rank, traceback, ended_with: None });
             }
-            // For each process, the last message counts.
+            // Otherwise, an earlier message is left out, because for each process, the last message counts.
             _ => {
                 self.left_out += 1;
                 if let Some(nth) = before {

@@ -100,7 +100,7 @@ fn parse(head: &[u8], rest: impl Read) -> io::Result<Result<Pasted, Absent>> {
     if contains(head, "\"traceEvents\"") {
         return Ok(Profile::read(whole).map(Pasted::Profile).ok_or(Absent::Nothing));
     }
-    // A log may contain both. The message has more information.
+    // A log may contain both a message and counters. The message has more information.
     let absent = match Log::read(whole)? {
         Ok(log) => return Ok(Ok(Pasted::Log(log))),
         Err(absent) => absent,

@@ -1,19 +1,19 @@
 //! Finds out which processes in a message are other processes, and how much memory they use. PyTorch lists all
-//! processes on the GPU, and calls this one "this process" if it knows its process ID. In a container PyTorch does
-//! not know it, and the list contains this process as if it were another one.
+//! processes on the GPU, and calls this one "this process" if it knows its process ID. In a container, PyTorch does not
+//! know the ID, and lists this process as if it were another process.
 
 use super::wording::OutOfMemory;
 
 impl OutOfMemory {
-    /// The processes, by process ID, that cannot be this one. They use less memory than this one reserved; if the
-    /// message says "this process", they are all listed processes.
+    /// The listed processes, by process ID, that cannot be this process, because they use less memory than this process
+    /// reserved. If the message says "this process", all listed processes are others.
     pub fn true_others(&self) -> Vec<(u32, u64)> {
         let own = self.candidates();
         self.others.iter().filter(|it| !own.contains(it)).copied().collect()
     }
 
-    /// The processes, by process ID, one of which may be this one; the message does not show which. They are not in
-    /// [`OutOfMemory::true_others`], and none is known to be this one.
+    /// The listed processes, by process ID, one of which may be this process; the message does not show which. They are
+    /// not in [`OutOfMemory::true_others`], and none of them is known to be this process.
     pub fn perhaps_own(&self) -> Vec<(u32, u64)> {
         let own = self.candidates();
         if self.is_own(&own) { Vec::new() } else { own }
@@ -33,7 +33,7 @@ impl OutOfMemory {
         Some(capacity.saturating_sub(free).saturating_sub(own))
     }
 
-    /// The minimum that other listed processes use, regardless of which listed process is this one.
+    /// The minimum of the bytes that other listed processes use, whichever of the listed processes is this process.
     pub(super) fn least_others_bytes(&self) -> u64 {
         let perhaps = self.perhaps_own();
         let most = perhaps.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
@@ -47,8 +47,8 @@ impl OutOfMemory {
         self.others.iter().filter(is_enough).copied().collect()
     }
 
-    /// Whether the only candidate must be this process. It must be if the GPU has no room for this process's
-    /// reserved memory in addition to the listed processes.
+    /// Whether the only candidate must be this process, because the GPU has no room for this process's reserved memory
+    /// in addition to the listed processes.
     fn is_own(&self, candidates: &[(u32, u64)]) -> bool {
         let listed = total(&self.others);
         let used = self.capacity_bytes.map(|capacity| capacity.saturating_sub(self.free_bytes.unwrap_or(0)));
@@ -57,7 +57,7 @@ impl OutOfMemory {
     }
 }
 
-/// The bytes of all these processes; a forged message may list more than is possible.
+/// The bytes of all these processes. The sum saturates, because a forged message may list more than is possible.
 fn total(processes: &[(u32, u64)]) -> u64 {
     processes.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add)
 }
@@ -68,7 +68,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// An 80 GiB GPU with 2 GiB free. This process reserved 1 GiB; the message lists these other processes.
+    /// An 80 GiB GPU with 2 GiB free. This process reserved 1 GiB; the message lists the processes in `more`.
     fn message(more: &str) -> OutOfMemory {
         let text = format!(
             "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 2.00 GiB is free. {more}Of \
@@ -111,8 +111,8 @@ mod tests {
         );
         assert_eq!((named.true_others(), named.perhaps_own()), (vec![(7, 70 << 30)], vec![]));
         assert_eq!((named.own_bytes(), named.elsewhere_bytes()), (Some(2 << 30), Some(76 << 30)));
-        // There is room for this process in addition to the listed one, so the listed one may be this process or
-        // another.
+        // There is room for this process in addition to the listed process, so the listed process may be this or
+        // another process.
         let open = message("Process 7 has 70.00 GiB memory in use. ");
         assert_eq!((open.true_others(), open.perhaps_own()), (vec![], vec![(7, 70 << 30)]));
         assert!(!open.shortage().held_by_others);

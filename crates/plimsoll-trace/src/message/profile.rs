@@ -24,7 +24,7 @@ pub struct ProfiledDevice {
     pub last_allocated_bytes: u64,
     /// The largest block that was allocated.
     pub largest_bytes: u64,
-    /// The failed requests: the size of the last one, and how many there were.
+    /// The failed requests: the size of the last failed request, and the number of failed requests.
     pub failed: Option<(u64, u64)>,
 }
 
@@ -71,7 +71,7 @@ impl Profile {
         let (is_memory, is_failure) = (name == "[memory]", name == "[OutOfMemory]");
         let Some(args) = event.get("args").filter(|_| is_memory || is_failure) else { return };
         let number = |key: &str| args.get(key).and_then(Value::as_i64);
-        // These are PyTorch's device types: 0 is the CPU.
+        // The values are PyTorch's device types: 0 is the CPU.
         if number("Device Type") == Some(0) {
             return;
         }

@@ -1,7 +1,7 @@
 //! Sizes as PyTorch writes them: `20.00 MiB`, `0 bytes`, `5.00 GB` of 1,024 MB.
 
-/// Parses the size at the beginning of a text. Returns it with the rest of the text. A number with two decimals may be
-/// off by half a unit of the last decimal.
+/// Parses the size at the beginning of a text. Returns the size with the rest of the text. A number with two decimals
+/// may be off by half a unit of the last decimal.
 pub(super) fn leading(text: &str) -> Option<(u64, &str)> {
     let text = text.trim_start();
     let end = text.find(|char: char| !char.is_ascii_digit() && char != '.' && char != ',')?;
@@ -35,7 +35,7 @@ fn number(digits: &str) -> Option<f64> {
 const MOST_BYTES: f64 = (1u64 << 60) as f64;
 
 /// All units are powers of 1,024, including the `MB` of PyTorch's Metal allocator. If one unit is the
-/// beginning of another, the longer one comes first.
+/// beginning of another unit, the longer unit comes first.
 const UNITS: [(&str, f64); 15] = [
     ("bytes", 1.0),
     ("byte", 1.0),

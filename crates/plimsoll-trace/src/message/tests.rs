@@ -111,7 +111,7 @@ fn pytorch_2_2_and_later() {
         panic!("{:?}", found.shortage())
     };
     assert!(spare_bytes.abs_diff(spare) <= 1, "{spare_bytes}");
-    // In a container, the named process is this one.
+    // In a container, the process that the message names is this process.
     assert!(found.true_others().is_empty(), "{found:?}");
 }
 
@@ -149,7 +149,7 @@ fn the_pool_of_cuda_malloc_async() {
     let limited = one(&format!("{text}10.00 GiB").replace("10.00 GiB\nFree", "24.00 GiB\nFree"));
     assert_eq!(limited.limit_bytes, Some(10 * GIB));
     assert_eq!(limited.shortage().cause, Cause::Limit { short_bytes: 2 * GIB - left });
-    // Others may be using the rest of the GPU, or the pool may be fragmented.
+    // Other processes may be using the rest of the GPU, or the pool may be fragmented.
     let unsure = one(&format!("{text}17179869184.00 GiB").replace("9.52", "5.00"));
     assert_eq!(unsure.shortage().cause, Cause::Unknown);
     // ComfyUI prints only the first words.
@@ -331,7 +331,7 @@ fn of_several_messages_of_a_process_the_last_ended_it() {
         )
     };
     let first = failed(5, 900, 0);
-    // A message without figures, or a repeated one, does not count.
+    // A message without figures, or a repeated message, does not count.
     for end in ["", "CUDA out of memory.\n", "worker: CUDA out of memory. Tried to allocate 700.00 MiB.\n"] {
         let found = log(&format!("{first}retrying with half the batch\nstep 1\n{}{end}", failed(9, 700, 0)));
         let [process] = found.processes().try_into().unwrap_or_else(|_| panic!("{found:?}"));

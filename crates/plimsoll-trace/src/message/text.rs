@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read};
 /// The maximum number of bytes in a line; longer lines are split.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// A launcher's prefix, which may include a time, ends within this many bytes.
+/// The prefix that a launcher writes before a line, which may include a time, ends within this many bytes.
 const MOST_PREFIX: usize = 80;
 
 /// Whether the bytes begin like UTF-16, which PowerShell writes.
@@ -61,7 +61,7 @@ fn without_codes(line: &str) -> Cow<'_, str> {
         if char != '\x1b' {
             out.push(char);
         } else if chars.next_if_eq(&'[').is_some() {
-            // Skips to the letter that ends the code.
+            // Skips to the letter that ends the terminal code.
             for char in chars.by_ref() {
                 if ('@'..='~').contains(&char) {
                     break;

@@ -5,12 +5,12 @@ use super::frames::{Frame, Traceback, in_box};
 
 /// The maximum number of frames in a traceback; Python's own recursion limit is 1,000.
 const MOST_FRAMES: usize = 4096;
-/// A message further below a truncated traceback than this does not belong to it. Only lines that are not indented
-/// count.
+/// If a message is more lines below a truncated traceback than this, it does not belong to the traceback. Only lines
+/// that are not indented count.
 const MOST_BETWEEN: usize = 12;
 /// A message more than this many lines below the first line of another error is not part of that error.
 const MOST_OF_ERROR: usize = 4;
-/// If more lines than this follow an error, it did not end the program.
+/// If more lines than this follow an error, the error did not end the program.
 const MOST_BELOW: usize = 40;
 
 /// The text that begins a traceback.
@@ -46,15 +46,16 @@ pub(super) struct Tracing {
     /// The prefix that launchers and loggers write before each line: its length in bytes, and the number of blanks at
     /// its start.
     prefix: (usize, usize),
-    /// Whether the previous line was a frame, so that this one is its source.
+    /// Whether the previous line was a frame, so that the next line is the frame's source.
     after_frame: bool,
-    /// The kind of error that ended the traceback; `None` if it has not ended.
+    /// The kind of error that ended the traceback; `None` if the traceback has not ended.
     end: Option<Kind>,
-    /// Lines since its last frame or its end, except those that are indented or empty.
+    /// The number of lines since the traceback's last frame or its end, without indented and empty lines.
     lines_since: usize,
     /// The information in a line before the traceback.
     mark: Option<Mark>,
-    /// Whether the last traceback ended with an out-of-memory error, or with one that followed from it.
+    /// Whether the last traceback ended with an out-of-memory error, or with an error that followed from an
+    /// out-of-memory error.
     is_of_memory: bool,
     /// The error that came after the last message.
     ended: Option<Ended>,
@@ -69,9 +70,9 @@ enum Kind {
 /// A line that Python writes before a traceback.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
-    /// The error was caused by the previous one, or raised while that was being handled.
+    /// The next error was caused by the previous error, or raised while the previous error was being handled.
     Chained,
-    /// The error did not end the program.
+    /// The next error did not end the program.
     Aside,
 }
 
@@ -81,10 +82,10 @@ pub(super) fn is_of_traceback(line: &str) -> bool {
 }
 
 impl Tracing {
-    /// Reads the next line, which is not part of a message. `frame` is the frame that it contains.
+    /// Reads the next line, which is not part of a message. `frame` is the frame that the line contains.
     pub(super) fn take(&mut self, line: &str, frame: Option<Frame>) {
         if line.contains(ORIGINAL) {
-            // A worker's error, below the lines that were waiting for it.
+            // The error of a worker follows below the lines of the parent that was waiting for the worker.
             (self.end, self.lines_since, self.after_frame) = (None, 0, false);
         } else if let Some(at) = line.find(HEADER) {
             let ahead = &line[..at];
@@ -154,7 +155,7 @@ impl Tracing {
     pub(super) fn of_message(&mut self, line: &str) -> Traceback {
         let is_its = match self.end {
             None | Some(Kind::Memory) => self.lines_since <= MOST_BETWEEN,
-            // The error has several lines, and this is one of them.
+            // The error has several lines, and this line is one of them.
             Some(Kind::Other) => {
                 let goes_on = self.error(line).is_some() || line.contains("Cuda failure");
                 goes_on && self.lines_since <= MOST_OF_ERROR
@@ -174,7 +175,7 @@ impl Tracing {
 
     /// The error after the last message that ended the program.
     pub(super) fn ended(&mut self) -> Option<Ended> {
-        // If another traceback is incomplete, its error may have ended the program.
+        // If the text ends with an incomplete traceback, the error of that traceback may have ended the program.
         self.ended.take().filter(|_| self.end.is_some() && self.lines_since <= MOST_BELOW)
     }
 
@@ -204,8 +205,8 @@ fn mark(line: &str) -> Option<Mark> {
 }
 
 /// The name in `KeyError: 'loss'`, `torch.OutOfMemoryError: …`, `KeyboardInterrupt`,
-/// `ray.exceptions.RayTaskError(OutOfMemoryError): …`. A name that lacks a usual ending counts only if it is in the
-/// line next to the traceback.
+/// `ray.exceptions.RayTaskError(OutOfMemoryError): …`. A name without a usual ending counts only in the line right
+/// after the traceback.
 fn error(line: &str, is_next: bool) -> Option<&str> {
     let is_part = |char: char| char.is_alphanumeric() || char == '_' || char == '.';
     let (path, rest) = line.split_at(line.find(|char| !is_part(char)).unwrap_or(line.len()));

@@ -19,7 +19,7 @@ pub enum Source {
     Driver,
 }
 
-/// The contents of a message. Sizes are in bytes; they are rounded if the message has two decimals.
+/// The contents of a message. Sizes are in bytes; they are not exact if the message gives them with two decimals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// The allocator or library that ran out of memory.
@@ -34,17 +34,17 @@ pub struct OutOfMemory {
     pub capacity_bytes: Option<u64>,
     /// The GPU's free memory.
     pub free_bytes: Option<u64>,
-    /// Allocated by this process, including private pools.
+    /// Memory allocated by this process, including private pools.
     pub allocated_bytes: Option<u64>,
-    /// Allocated in private pools (CUDA graphs).
+    /// Memory allocated in private pools (CUDA graphs).
     pub private_bytes: Option<u64>,
-    /// Reserved by this process's allocator.
+    /// Memory reserved by this process's allocator.
     pub reserved_bytes: Option<u64>,
     /// The limit of this process.
     pub limit_bytes: Option<u64>,
     /// All memory of the GPU that this process uses.
     pub process_bytes: Option<u64>,
-    /// Other processes on the GPU: process number and bytes.
+    /// Other processes on the GPU: process ID and bytes.
     pub others: Vec<(u32, u64)>,
     /// Whether the message suggests expandable segments.
     pub suggests_expandable: bool,
@@ -69,7 +69,7 @@ impl OutOfMemory {
         }
     }
 
-    /// The position at which a message begins in this line, if one does, and its source.
+    /// If a message begins in this line, the position at which it begins, its source, and the name of the memory.
     pub(super) fn begins(line: &str) -> Option<(usize, Source, &'static str)> {
         STARTS.iter().find_map(|&(words, source, name)| line.find(words).map(|at| (at, source, name)))
     }
@@ -94,7 +94,7 @@ impl OutOfMemory {
         let gpu = text.find("GPU ").and_then(|at| number(&text[at + 4..]));
         self.device = gpu.map(|(device, _)| device);
         self.suggests_expandable = text.contains("expandable_segments");
-        // Up to 2.0: `(GPU 0; 12.00 GiB total capacity; 9.54 GiB already allocated; 0 bytes free; …)`.
+        // Up to PyTorch 2.0: `(GPU 0; 12.00 GiB total capacity; 9.54 GiB already allocated; 0 bytes free; …)`.
         self.capacity_bytes = before(text, " total capacity")
             .or_else(|| after(text, "total capacity of "))
             .or_else(|| after(text, "total capacty of "));
@@ -105,7 +105,7 @@ impl OutOfMemory {
         self.process_bytes = after(text, "this process has ");
         self.allocated_bytes =
             before(text, " already allocated").or_else(|| before(text, " is allocated by PyTorch"));
-        // Up to 1.3, "cached" means reserved memory without tensors, like "unallocated" since 2.1.
+        // Up to PyTorch 1.3, "cached" means reserved memory without tensors, like "unallocated" since 2.1.
         let unallocated = before(text, " is reserved by PyTorch but unallocated")
             .or_else(|| before(text, " cached)"))
             .or_else(|| before(text, " cached;"));
@@ -126,7 +126,7 @@ impl OutOfMemory {
         self.requested_bytes = after(text, "Requested : ");
         self.capacity_bytes = after(text, "Device limit : ");
         self.free_bytes = after(text, "Free (according to CUDA): ");
-        // If there is no limit, the message has the largest number.
+        // If there is no limit, the message contains the largest possible number.
         self.limit_bytes = after(text, "memory fraction) : ").filter(|limit| *limit < NO_LIMIT);
     }
 
@@ -139,8 +139,8 @@ impl OutOfMemory {
             self.allocated_bytes.zip(after(text, "other allocations: ")).map(|(own, other)| own + other);
     }
 
-    /// Whether this message has no more information than an earlier one: it is a copy from a logger or launcher,
-    /// perhaps shortened.
+    /// Whether this message has no more information than an earlier message. If so, it is a copy by a logger or
+    /// launcher, perhaps shortened.
     pub(super) fn repeats(&self, earlier: &OutOfMemory) -> bool {
         let figures = |it: &OutOfMemory| {
             [

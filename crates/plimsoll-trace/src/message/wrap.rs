@@ -21,7 +21,8 @@ pub(super) fn is_start(line: &str) -> bool {
     MAKERS.iter().any(|name| end.contains(name)) && OutOfMemory::begins(line).is_none()
 }
 
-/// Joins such a line with the next one. Returns the result if a message begins there.
+/// Joins the beginning of a message at the end of a line with the next line. Returns the joined text if a message
+/// begins in it.
 pub(super) fn whole_start(mut start: String, line: &str) -> Option<String> {
     join(&mut start, line);
     OutOfMemory::begins(&start).is_some_and(|(at, ..)| at + line.len() < start.len()).then_some(start)
@@ -37,7 +38,7 @@ fn is_cut(ends: &str, line: &str) -> bool {
     let mut words = line.split_whitespace();
     let Some(begins) = words.next() else { return false };
     let is_number = |word: &str| word.chars().all(|char| char.is_ascii_digit() || char == '.');
-    // A number in a message is followed by a unit. Without a unit, the next line may be unrelated.
+    // A number in a message is followed by a unit. If there is no unit, the next line may not belong to the message.
     let counts = words.next().is_some_and(|word| UNITS.contains(&bare(word)));
     if is_number(ends.trim_start_matches('(')) && is_number(begins) {
         return counts && !ends.is_empty();
@@ -57,7 +58,7 @@ fn bare(word: &str) -> &str {
     word.trim_matches(|char: char| !char.is_ascii_alphanumeric())
 }
 
-/// The units of the numbers in a message, and the word after a process's number.
+/// The units of the numbers in a message, and the word `has`, which follows a process ID.
 const UNITS: [&str; 9] = ["bytes", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "has"];
 
 /// The words that mark the values in a message.

@@ -1,9 +1,9 @@
-//! The interface for constructing a pickle's values: [`Builder`]. It decides which of the Python objects that the
-//! pickle names are known.
+//! The interface for constructing a pickle's values: [`Builder`]. The builder decides which of the Python objects that
+//! a pickle names are known.
 
 use std::io;
 
-/// Constructs the values of a pickle. It rejects anything that it does not know: in Python, the operations behind
+/// Constructs the values of a pickle. By default, a builder rejects Python objects: in Python, the operations behind
 /// [`Self::global`], [`Self::persistent`], [`Self::reduce`] and [`Self::build`] can run code.
 ///
 /// ```
@@ -87,7 +87,7 @@ pub trait Builder {
     /// If the object is not known.
     fn global(&mut self, module: &str, name: &str) -> Result<Self::Value, Self::Error>;
 
-    /// Returns an object outside the pickle, by its id. By default, none is known.
+    /// Returns an object outside the pickle, by its id. By default, no such object is known.
     ///
     /// # Errors
     /// If the id is not known.
@@ -107,7 +107,7 @@ pub trait Builder {
         Err(Malformed::Opcode(super::opcode::REDUCE).into())
     }
 
-    /// Sets an object's attributes. By default, no object can have any.
+    /// Sets an object's attributes. By default, no object can have attributes.
     ///
     /// # Errors
     /// If the object cannot have attributes.
@@ -115,28 +115,28 @@ pub trait Builder {
         Err(Malformed::Opcode(super::opcode::BUILD).into())
     }
 
-    /// The memo index of a container whose value changes as it is filled.
+    /// The memo index of a container whose value changes as it is filled; [`Slot::NONE`] for all other values.
     fn slot(_value: Self::Value) -> Slot {
         Slot::NONE
     }
 
-    /// The same value with a memo index.
+    /// The value with a memo index.
     fn kept(value: Self::Value, _slot: Slot) -> Self::Value {
         value
     }
 
-    /// Reports how many values were pushed onto the stack, for a builder that limits their number.
+    /// Called with the number of values that were pushed onto the stack, for a builder that limits this number.
     ///
     /// # Errors
-    /// If there are more than are accepted.
+    /// If there are more values than are accepted.
     fn pushed(&mut self, _count: usize) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// Reports the machine's own memory use from time to time, for a builder that limits it.
+    /// Called from time to time with the memory that the machine itself uses, for a builder that limits the memory.
     ///
     /// # Errors
-    /// If it is more than is accepted.
+    /// If the machine uses more memory than is accepted.
     fn account(&mut self, _machine_bytes: usize) -> Result<(), Self::Error> {
         Ok(())
     }
@@ -159,7 +159,7 @@ pub enum Scalar {
     Opaque,
 }
 
-/// A container's memo index, so that the memo can be updated when the container's value changes.
+/// The memo index of a container. With it, the memo is updated when the container's value changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot(u32);
 

@@ -9,7 +9,7 @@ use super::source::Source;
 /// The machine reports its memory use to the builder each time it has read this many bytes.
 const ACCOUNT_BYTES: u64 = 1 << 20;
 
-/// Reads a pickle to its end. Returns the offset after it, and its outermost value.
+/// Reads a pickle to its end. Returns the offset of the pickle's end, and the pickle's outermost value.
 ///
 /// # Errors
 /// If the bytes are not a pickle, or the builder rejects a value; in both cases, the error has the offset.
@@ -146,7 +146,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         Ok(None)
     }
 
-    /// Operations that PyTorch's snapshots do not use, and those that are rejected.
+    /// Runs operations that PyTorch's snapshots do not use, and rejects unsupported operations.
     #[cold]
     fn rare(&mut self, opcode: u8) -> Result<(), B::Error> {
         match opcode {
@@ -264,7 +264,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         self.push(value)
     }
 
-    /// Reads a run of `GET`s. Stacks are written this way, so these make up nine tenths of a file's operations.
+    /// Reads a run of `GET`s. Stacks are written in this way, so `GET`s make up nine tenths of a file's operations.
     fn gets(&mut self) -> Result<(), B::Error> {
         let Self { source, memo, stack, .. } = self;
         let (window, before) = (source.window(), stack.len());
@@ -292,14 +292,14 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         } else if let Some(place) = self.memo.get_mut(index) {
             *place = *top;
         } else {
-            // Writers use the indices in ascending order.
+            // All known writers use the memo indices in ascending order.
             return Err(Malformed::Broken("a memo is written out of order").into());
         }
         Ok(())
     }
 
     fn long(&mut self, length: u64) -> Result<(), B::Error> {
-        // Nearly all are addresses of 6 bytes and times of 7 bytes. The two shifts extend the sign.
+        // Nearly all of these integers are addresses of 6 bytes and times of 7 bytes. The two shifts extend the sign.
         if let (1..=8, Some(&bytes)) = (length, self.source.window().first_chunk::<8>()) {
             let empty_bits = 64 - 8 * length as u32;
             self.scalar(Scalar::Int((i64::from_le_bytes(bytes) << empty_bits) >> empty_bits))?;

@@ -1,10 +1,11 @@
 //! Reads Python's pickles without running any code, and writes pickles.
 //!
-//! It reads protocols 2 to 5, limited to the operations that build dicts, lists, tuples, texts and numbers, and to the
-//! objects that a [`Builder`] knows by name. Any other object is rejected, and the error has its name. One machine
-//! ([`read`]) serves PyTorch's snapshots (`torch/`) and, in the crate `plimsoll`, its `.pt` files; each has its own
-//! builder. Bytes come through a window on the file (`source.rs`). Values go to the builder immediately, so memory use
-//! depends on the pickle's content, not on its encoding. `writer.rs` writes pickles.
+//! The reader supports protocols 2 to 5, limited to the operations that build dicts, lists, tuples, texts and numbers,
+//! and to the objects that a [`Builder`] knows by name. Any other object is rejected with an error that contains the
+//! object's name. One machine ([`read`]) serves PyTorch's snapshots (`torch/`) and, in the crate `plimsoll`, its `.pt`
+//! files; each has its own builder. The file is read through a buffer, called the window (`source.rs`). Values go to
+//! the builder immediately, so memory use depends on the pickle's content, not on its encoding. `writer.rs` writes
+//! pickles.
 
 mod builder;
 mod machine;

@@ -1,10 +1,10 @@
-//! A window on the file: [`Source`].
+//! Reads a file through a buffer (window): [`Source`].
 
 use std::io::{ErrorKind, Read};
 
 use super::builder::Malformed;
 
-/// The initial size of the window; a longer text widens it.
+/// The initial size of the window; the window grows if a text is longer.
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// A buffered reader that knows its offset.
@@ -79,7 +79,7 @@ impl<R: Read> Source<R> {
         self.next = (self.next + count).min(self.end);
     }
 
-    /// Skips any number of bytes.
+    /// Skips any number of bytes of the file.
     pub(super) fn skip(&mut self, mut count: u64) -> Result<(), Malformed> {
         while count > 0 {
             if self.next == self.end {

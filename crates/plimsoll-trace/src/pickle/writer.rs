@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use super::opcode as op;
 
-/// The number of entries that one operation adds, as in CPython. The viewer fails on many more.
+/// The number of entries that one operation adds, as in CPython. PyTorch's viewer fails if there are many more.
 const BATCH: usize = 1000;
 
-/// The memo index of a value written before.
+/// The memo index of a value that was written before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kept(u32);
 
@@ -23,7 +23,7 @@ impl<W: Write> Pickler<W> {
         Ok(Self { out, kept: 0 })
     }
 
-    /// Ends the pickle; its value is the last one written.
+    /// Ends the pickle; its value is the last value that was written.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         self.out.write_all(&[op::STOP])?;
         Ok(self.out)

@@ -1,8 +1,8 @@
-//! Requests that the device rejected at first, and that were served after the cache was released: [`Pressure`].
+//! Finds requests that the device rejected at first, and that were served after the cache was released: [`Pressure`].
 //!
 //! PyTorch counts these as `num_alloc_retries`. No event records a rejection, but it can be inferred: segments are
-//! freed right before one is allocated, within one request (`release.rs`). Each retry bounds the available memory from
-//! above: it is less than the memory reserved at that time plus the rejected segment.
+//! freed right before one is allocated, within one request (`release.rs`). Each retry gives an upper bound of the
+//! available memory: it was less than the reserved memory at that time plus the rejected segment.
 
 mod release;
 
@@ -35,11 +35,11 @@ pub struct Retry {
     pub at: EventIndex,
     /// The size requested from the device, bytes.
     pub segment_bytes: u64,
-    /// The bytes reserved when it was rejected.
+    /// The bytes that were reserved when the request was rejected.
     pub reserved_bytes: u64,
-    /// The bytes released for it.
+    /// The bytes that were released for the request.
     pub released_bytes: u64,
-    /// Its stream.
+    /// The stream of the request.
     pub stream: StreamId,
     /// The stack of the request.
     pub stack: Option<StackId>,
@@ -73,7 +73,7 @@ impl Pressure {
         let at_least_bytes = timeline.peak_reserved.level.reserved_bytes;
         found.capacity = refused.map(|refused| Limit {
             at_least_bytes,
-            // More was available at another time: others took some of the device's memory, or freed it.
+            // More memory may have been available at another time: other processes may have allocated or freed memory.
             below_bytes: refused.max(at_least_bytes.saturating_add(1)),
         });
         found

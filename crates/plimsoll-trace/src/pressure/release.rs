@@ -1,4 +1,5 @@
-//! Finds why memory returned to the device: [`releases`], one for each burst of `segment_free` and `segment_unmap`.
+//! Finds out why memory was returned to the device: [`releases`], one [`Release`] for each burst of `segment_free` and
+//! `segment_unmap`.
 //!
 //! Five things release memory: `empty_cache()`, a retry, `garbage_collection_threshold`, room for a segment above
 //! `max_split_size`, and a request that fails. All but the first happen inside a request and have its stack; the next
@@ -15,10 +16,10 @@ use crate::failure::Failure;
 use crate::snapshot::{Action, Event, FrameId, Snapshot, StackId};
 use crate::timeline::Timeline;
 
-/// Memory that returned to the device in one burst.
+/// Memory that was returned to the device in one burst of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Release {
-    /// The index of the last event.
+    /// The index of the last event of the burst.
     pub(crate) last: usize,
     /// The number of bytes.
     pub(crate) bytes: u64,
@@ -33,7 +34,7 @@ pub(crate) enum Cause {
     EmptyCache,
     /// The device rejected memory, and provided it after the release.
     Retry { at: usize, segment_bytes: u64 },
-    /// Like `Retry`, but it was enough to release segments above `max_split_size`. PyTorch counts no retry.
+    /// Like `Retry`, but releasing segments above `max_split_size` was enough. PyTorch counts no retry.
     Oversize { at: usize, segment_bytes: u64 },
     /// The cache had grown past `garbage_collection_threshold`.
     GarbageCollection,
@@ -95,7 +96,7 @@ struct Judge<'a> {
     trace: &'a [Event],
     /// For each stack, whether it is in `empty_cache()`.
     empties: Vec<bool>,
-    /// For each segment's address, the stack of the request for which a segment was last allocated there.
+    /// By address: the stack of the request for which a segment was last allocated at the address.
     made_at: BTreeMap<Addr, Option<StackId>>,
     /// The memory available to the allocator, if a failed request shows it.
     capacity_bytes: Option<u64>,
@@ -151,7 +152,8 @@ impl Judge<'_> {
     }
 
     /// Whether the frees are proven to belong to the request whose stack they have. Frees by `empty_cache()` would have
-    /// a stack that names it, or the stack with which their segment was allocated; pages have no such stack.
+    /// a stack that names `empty_cache()`, or the stack with which their segment was allocated; pages have no such
+    /// stack.
     fn is_proven(&self, burst: &[Event], came: &Event) -> bool {
         let is_from_before = self.timeline.quality.is_cut || self.timeline.quality.is_restarted;
         let has_another = |event: &Event| match event.addr().and_then(|addr| self.made_at.get(&addr)) {
@@ -162,7 +164,8 @@ impl Judge<'_> {
         is_recorded(came.stack) && (self.timeline.frees_have_stacks || burst.iter().any(shows))
     }
 
-    /// Whether a request would have found its block in the released memory. If so, the request did not cause the release.
+    /// Whether the request after a release would have found a block in the released memory. If so, the request did not
+    /// cause the release.
     fn would_have_served(&self, burst: &[Event], came: &Event, block_bytes: u64) -> bool {
         let is_alike = |event: &&Event| event.stream == came.stream && event.pool == came.pool;
         self.config.max_split_bytes().is_none()
@@ -177,7 +180,7 @@ impl Judge<'_> {
     }
 }
 
-/// The size of a small pool's segment, bytes. Garbage collection does not release these.
+/// The size of a small pool's segment, bytes. Garbage collection does not release segments of this size.
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
 fn is_paged(event: &Event) -> bool {
@@ -188,13 +191,15 @@ fn is_recorded(stack: Option<StackId>) -> bool {
     stack.is_some_and(|stack| stack != StackId::EMPTY)
 }
 
-/// Whether the frees may belong to a request: they have its stack, or neither has a stack.
+/// Whether the frees may belong to a request: all of them have the stack of the request, or neither they nor the
+/// request have a stack.
 fn of_one_request(burst: &[Event], came: &Event) -> bool {
     let stack = |event: &Event| event.stack.filter(|_| is_recorded(event.stack));
     burst.iter().all(|event| stack(event) == stack(came))
 }
 
-/// For each stack, by its id, whether `empty_cache()` is in it: PyTorch's, or the one of a package for another device.
+/// For each stack, by its id, whether `empty_cache()` is in it: PyTorch's function, or that of a package for another
+/// device.
 fn empties_cache(snapshot: &Snapshot) -> Vec<bool> {
     let stacks = &snapshot.stacks;
     let empties = |id: FrameId| {

@@ -20,14 +20,14 @@ pub const IN_ALL: &str = "total: memory_allocated()";
 pub struct SnapshotDiff<'a> {
     /// The recordings.
     pub reports: [Report<'a>; 2],
-    /// The compared devices, one of each recording. The worst pair comes first, by the rule of
+    /// The compared pairs of devices, one device of each recording. The worst pair comes first, by the rule of
     /// [`worst_first`](super::devices::worst_first).
     pub pairs: Vec<Compared<'a>>,
     /// Devices that only one recording has: the index of the recording, and the device.
     pub alone: Vec<(usize, &'a DeviceExplanation)>,
 }
 
-/// A device of one recording, compared with one of another.
+/// A device of one recording, compared with a device of the other recording.
 #[derive(Debug, Clone)]
 pub struct Compared<'a> {
     /// The two recordings.
@@ -41,13 +41,13 @@ pub struct Compared<'a> {
 /// A figure of the complete device, before and after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Total {
-    /// Its name.
+    /// The name of the figure.
     pub name: &'static str,
     /// The figure before and after.
     pub of: [u64; 2],
 }
 
-/// The rows of a table that are listed, and the sum of the others.
+/// The rows of a table that are listed, and the sum of the other rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed<'a, K> {
     /// The listed rows, in order.
@@ -59,8 +59,8 @@ pub struct Listed<'a, K> {
 }
 
 impl<'a> SnapshotDiff<'a> {
-    /// Compares devices of the same number. If each recording has only one device, compares these two: the same program
-    /// may have run on another device.
+    /// Compares devices of the same number. If each recording has only one device, compares these two devices: the same
+    /// program may have run on another device.
     pub fn of(reports: [Report<'a>; 2]) -> Self {
         let [a, b] = reports.map(|report| report.devices);
         let number = |device: &DeviceExplanation| device.timeline.device;
@@ -105,7 +105,7 @@ impl<'a> SnapshotDiff<'a> {
 }
 
 impl Compared<'_> {
-    /// How much the peak changed, and at which lines. `size` formats a number of bytes.
+    /// A sentence that says how much the peak changed, and at which lines. `size` formats a number of bytes.
     pub fn verdict(&self, lines: &[Change<String>], size: impl Fn(u64) -> String) -> String {
         let [a, b] = self.comparison.totals.map(|totals| totals.peak_allocated_bytes);
         let by = i128::from(b) - i128::from(a);
@@ -179,7 +179,7 @@ impl Compared<'_> {
         }
     }
 
-    /// The verdict of one recording, and what is unknown about that recording.
+    /// A sentence with the verdict of one recording, and with what is unknown about it.
     pub fn side(&self, side: usize, size: impl Fn(u64) -> String) -> String {
         let device = self.devices[side];
         let gap = match device.timeline.quality {

@@ -1,5 +1,5 @@
 //! Several devices in one recording: the device that gives the recording's verdict, and the order in which devices are
-//! listed. Side by side, they are shown like the ranks of a job ([`RankTable`]).
+//! listed. Side by side, devices are shown like the ranks of a job ([`RankTable`]).
 
 use std::cmp::Reverse;
 
@@ -9,12 +9,12 @@ use crate::explain::{DeviceExplanation, LineAcross};
 use crate::snapshot::Snapshot;
 
 /// Sorts the devices, the worst first. The order is: devices that ran out of memory, by the last failure, latest first,
-/// because that one ended the program; then devices that leak; then the others by number.
+/// because the last failure ended the program; then devices that leak; then the other devices by number.
 pub fn worst_first(snapshot: &Snapshot, devices: &mut [DeviceExplanation]) {
     devices.sort_by_key(|device| severity(snapshot, device));
 }
 
-/// The sort key of that order: the worst device has the smallest key.
+/// The sort key of [`worst_first`]: the worst device has the smallest key.
 pub(super) fn severity(snapshot: &Snapshot, device: &DeviceExplanation) -> impl Ord + use<> {
     let failed = device.failure.map(|failure| {
         let event = snapshot.trace(device.timeline.device).get(failure.at.index());
@@ -23,14 +23,14 @@ pub(super) fn severity(snapshot: &Snapshot, device: &DeviceExplanation) -> impl 
     (Reverse(failed), Reverse(words::is_bad(device)), device.timeline.device)
 }
 
-/// The device whose verdict is the recording's: the first one, if something is wrong with it, or if it is the only one.
-/// The devices must be in the order of [`worst_first`].
+/// The device whose verdict is the verdict of the recording: the first device, if something is wrong with it, or if it
+/// is the only device. `None` otherwise. The devices must be in the order of [`worst_first`].
 pub fn decisive(devices: &[DeviceExplanation]) -> Option<&DeviceExplanation> {
     devices.first().filter(|device| words::is_bad(device) || devices.len() == 1)
 }
 
-/// The verdict of the decisive device; without one, the largest figures of all devices. The devices must be in the
-/// order of [`worst_first`]. `size` formats a number of bytes.
+/// The verdict of the decisive device; if no device is decisive, the largest figures of all devices. The devices must
+/// be in the order of [`worst_first`]. `size` formats a number of bytes.
 pub fn verdict(devices: &[DeviceExplanation], size: impl Fn(u64) -> String) -> String {
     if let Some(device) = decisive(devices) {
         let of = match devices.len() {
@@ -41,7 +41,7 @@ pub fn verdict(devices: &[DeviceExplanation], size: impl Fn(u64) -> String) -> S
     }
     let allocated = |device: &DeviceExplanation| device.timeline.peak_allocated.level.allocated_bytes;
     let reserved = |device: &DeviceExplanation| device.timeline.peak_reserved.level.reserved_bytes;
-    // Of equals, the first.
+    // Of equal devices, the first counts.
     let most = |of: &dyn Fn(&DeviceExplanation) -> u64| devices.iter().rev().max_by_key(|device| of(device));
     let (Some(a), Some(r)) = (most(&allocated), most(&reserved)) else { return "no device".to_owned() };
     let on = |device: &DeviceExplanation| format!("on device {}", device.timeline.device);
@@ -75,8 +75,8 @@ impl<'a> RankTable<'a> {
         }))
     }
 
-    /// The lines with blocks on several devices, the largest first. If a model is spread over the devices, each has a
-    /// part of it.
+    /// The lines with blocks on several devices, the largest first. If a model is spread over the devices, each device
+    /// has a part of the model.
     pub fn shared(&self) -> Vec<&LineAcross> {
         let is_line = |line: &&LineAcross| line.place.is_some() && line.is_shared();
         let mut shared: Vec<&LineAcross> = self.ranks.lines.iter().filter(is_line).collect();
@@ -85,7 +85,7 @@ impl<'a> RankTable<'a> {
     }
 }
 
-/// The part of a line's blocks that is on one device: `12 of 24 blocks`.
+/// How many of a line's blocks are on one device: `12 of 24 blocks`.
 pub fn part(line: &LineAcross, nth: usize) -> String {
     format!("{} of {}", line.blocks[nth], words::counted(line.sum_blocks(), "block"))
 }

@@ -43,7 +43,7 @@ pub fn request(
     lines
 }
 
-/// A line about what the program still needed after the request, and how many bytes are missing for that.
+/// A line about what the program still needed after the request, and how many bytes are missing for all of this.
 fn still_needed(
     device: &DeviceExplanation,
     failure: &Failure,
@@ -62,8 +62,8 @@ fn still_needed(
     Some(format!("still needed: at least {} for {of} ({}){short}", size(needed.bytes), needed.confidence))
 }
 
-/// The cause, the main figure, and the change that would have helped. `leak` is the sentence about a leak, if there is
-/// one. `size` formats a number of bytes.
+/// A sentence with the cause of the failure, the main figure, and the change that would have helped. `leak` is the
+/// sentence about a leak, if memory leaks. `size` formats a number of bytes.
 pub(super) fn sentence(
     device: &DeviceExplanation,
     failure: &Failure,
@@ -118,7 +118,7 @@ pub(super) fn sentence(
     format!("out of memory: {cause}{}{shared}", limit.unwrap_or_default())
 }
 
-/// The number and size of the holes.
+/// A phrase with the number and size of the holes.
 fn holes(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let Holes { count, largest_bytes, cached, .. } = device.fragmentation.all;
     match count {
@@ -128,7 +128,8 @@ fn holes(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// The words before missing and spare bytes, for a limit whose bounds are not exact.
+/// The words before the number of missing bytes and before the number of spare bytes: if a limit is not exact, these
+/// numbers are bounds.
 fn bounds(failure: &Failure) -> (&'static str, &'static str) {
     match failure.limit {
         Some(limit) if !limit.is_exact() => ("at most ", "at least "),
@@ -136,7 +137,7 @@ fn bounds(failure: &Failure) -> (&'static str, &'static str) {
     }
 }
 
-/// Whether almost nothing would be left over if free memory were contiguous.
+/// Whether almost no memory would be left over if free memory were contiguous.
 fn is_full(failure: &Failure, spare_bytes: u64) -> bool {
     failure.capacity_bytes().is_some_and(|capacity| spare_bytes < capacity / 100)
 }
@@ -162,7 +163,7 @@ fn shared(failure: &Failure, size: impl Fn(u64) -> String) -> Option<String> {
     ))
 }
 
-/// The setting that would have helped.
+/// A phrase about the setting that would have helped.
 fn help(device: &DeviceExplanation) -> String {
     let Some(what_if) = &device.what_if else { return "no setting was tried".to_owned() };
     match what_if.advice() {

@@ -6,10 +6,10 @@ use super::{Report, words};
 use crate::explain::{Cause, DeviceExplanation};
 use crate::whatif::WhatIf;
 
-/// A category is worth reducing from this percentage of live memory.
+/// The largest category gets advice only if it is at least this percentage of live memory.
 const MUCH_PERCENT: u64 = 25;
 
-/// The advice, the most effective first. `what_if` is the simulation of other settings, if there is one. `size` formats
+/// The advice, the most effective first. `what_if` is the simulation of other settings, if it was made. `size` formats
 /// a number of bytes.
 pub fn advice(
     report: Report<'_>,
@@ -37,7 +37,8 @@ pub fn advice(
     advice
 }
 
-/// How much less memory the program must use, for the failed request and for what was still needed after it.
+/// A sentence that says how much less memory the program must use, for the failed request and for everything that it
+/// still needed afterwards.
 fn less_at_failure(device: &DeviceExplanation, short_bytes: u64, size: impl Fn(u64) -> String) -> String {
     let needed = device.still_needed.as_ref().zip(device.failure);
     let all = needed.and_then(|(needed, failure)| Some((needed, needed.short_bytes(&failure)?)));
@@ -57,7 +58,7 @@ fn less_at_failure(device: &DeviceExplanation, short_bytes: u64, size: impl Fn(u
     }
 }
 
-/// The pattern of a leak, and the line that leaks most.
+/// Sentences about the pattern of a leak, and about the line that leaks most.
 fn leak(report: &Report<'_>, device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Vec<String> {
     if !words::leaks(device) {
         return Vec::new();
@@ -70,7 +71,7 @@ fn leak(report: &Report<'_>, device: &DeviceExplanation, size: impl Fn(u64) -> S
     advice
 }
 
-/// How to reduce the largest category.
+/// A sentence about how to reduce the largest category.
 fn largest(device: &DeviceExplanation, is_own: bool) -> Option<String> {
     let share = device.owners.by_category.iter().find(|share| share.key.category.purpose().is_some())?;
     let (bytes, all) = (u128::from(share.bytes), u128::from(device.owners.bytes));

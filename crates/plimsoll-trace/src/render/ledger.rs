@@ -13,7 +13,7 @@ pub fn rows(ledger: &Ledger) -> Vec<Row> {
     ledger.rows().into_iter().filter(is_shown).collect()
 }
 
-/// Why other tools show more, if the ledger has no row for that.
+/// A sentence about why other tools show more memory, if the ledger has no row for this memory.
 pub fn outside(ledger: &Ledger) -> Option<String> {
     let device = ledger.device;
     if device.outside.is_some() {

@@ -1,4 +1,4 @@
-//! The phases and steps of a program, and why one step has a higher peak than another, in words.
+//! The phases and steps of a program, and why one step has a higher peak than another step, in words.
 
 use super::words::plain;
 use crate::explain::{DeviceExplanation, PassKind, Phase, Rise};
@@ -10,7 +10,7 @@ pub fn phase(snapshot: &Snapshot, phase: Phase) -> String {
     if matches!(phase, Phase::Scope(_)) { format!("scope {name}") } else { name.into_owned() }
 }
 
-/// How much one step's peak exceeds another's.
+/// A sentence that says how much the peak of one step exceeds the peak of another step, and in which pass.
 pub fn rise(
     snapshot: &Snapshot,
     device: &DeviceExplanation,

@@ -5,8 +5,8 @@ use crate::explain::{DeviceExplanation, Origins};
 use crate::pressure::{Pressure, Retry};
 use crate::snapshot::Snapshot;
 
-/// The number of retries, the first of them, and the capacity that can be derived from them; empty without a retry.
-/// `size` formats a number of bytes.
+/// Sentences about the number of retries, the first retry, and the capacity that the retries show; empty if there was
+/// no retry. `size` formats a number of bytes.
 pub fn lines(
     snapshot: &Snapshot,
     origins: &Origins,
@@ -35,7 +35,7 @@ pub fn lines(
     ]
 }
 
-/// The program's line, as the end of a sentence.
+/// The line of the program that made the request, as the end of a sentence.
 fn at(snapshot: &Snapshot, origins: &Origins, retry: &Retry) -> String {
     let line = origins.get(retry.stack).line;
     line.map_or_else(String::new, |frame| format!(" at {}", words::line(snapshot, frame)))

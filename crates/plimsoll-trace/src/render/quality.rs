@@ -14,7 +14,7 @@ use crate::snapshot::Snapshot;
 pub enum Grade {
     /// Everything important is known exactly.
     Good,
-    /// Something is unknown; everything else is reliable.
+    /// Some information is unknown; everything else is reliable.
     Usable,
     /// The information that most questions need is unknown.
     Poor,
@@ -31,7 +31,7 @@ impl Grade {
     }
 }
 
-/// Up to this percentage of the peak's bytes may lack a stack without a complaint. From `MANY_PERCENT` on, the
+/// If at most this percentage of the peak's bytes have no stack, there is no complaint. From `MANY_PERCENT` on, the
 /// recording is poor.
 const FEW_PERCENT: f64 = 5.0;
 const MANY_PERCENT: f64 = 50.0;
@@ -106,7 +106,7 @@ impl fmt::Display for Judged {
     }
 }
 
-/// The quality of a file, and the program that wrote it: a line for the file, and one for each device. `file` is the
+/// The quality of a file, and the program that wrote it: a line for the file, and a line for each device. `file` is the
 /// name that the user gave.
 pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]) -> Vec<String> {
     let mut lines = vec![writer(file, snapshot)];
@@ -127,7 +127,7 @@ pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]
     lines
 }
 
-/// How exactly the requests were replayed, in words.
+/// A sentence that says how exactly the requests were replayed.
 pub fn replayed(replay: &Replay) -> String {
     if replay.requests == 0 {
         "no requests recorded: only the final state is known".to_owned()

@@ -6,7 +6,8 @@ use super::Report;
 use super::words::{NO_LINE, few, plain};
 use crate::explain::{DeviceExplanation, LineAcross, Place, Ranks};
 
-/// The maximum number of ranks with separate columns; with more ranks, each line shows only its range.
+/// The maximum number of ranks with separate columns; with more ranks, each line shows only the smallest, the median
+/// and the largest figure.
 pub const COLUMNS: usize = 8;
 /// The names of the columns of a range, in the order of [`Across::range`](crate::explain::Across::range).
 pub const RANGE: [&str; 3] = ["least", "median", "most"];
@@ -16,13 +17,13 @@ pub const ODD: &str = "far from the others, which are close to each other";
 /// The ranks of a job, with the explanation of each.
 #[derive(Debug, Clone)]
 pub struct RankTable<'a> {
-    /// Their figures.
+    /// The figures of the ranks.
     pub ranks: Ranks,
     /// The recording and the device of each rank, in the same order.
     pub devices: Vec<(Report<'a>, &'a DeviceExplanation)>,
-    /// Ranks whose file could not be read, and why.
+    /// The ranks whose file could not be read, and the reasons.
     pub unreadable: &'a [(String, String)],
-    /// Other files of these ranks, which are not used.
+    /// Other files of the same ranks, which are not used.
     pub unused: &'a [Unused],
 }
 
@@ -88,11 +89,12 @@ impl<'a> RankTable<'a> {
         self.ranks.allocated.is_odd(nth) || self.ranks.reserved.is_odd(nth)
     }
 
-    /// The failures, then which rank is odd. `size` formats a number of bytes.
+    /// A sentence about the failures, and about the rank that differs from the other ranks. `size` formats a number of
+    /// bytes.
     pub fn verdict(&self, size: impl Fn(u64) -> String) -> String {
         let failed = self.devices.iter().enumerate().filter(|(_, (_, device))| device.failure.is_some());
         let failed: Vec<&str> = failed.map(|(nth, _)| self.name(nth)).collect();
-        // A rank with several devices counts once.
+        // A rank with several devices counts only once.
         let has_failed = |rank: &&[(Report<'_>, &DeviceExplanation)]| {
             rank.iter().any(|(_, device)| device.failure.is_some())
         };
@@ -111,7 +113,7 @@ impl<'a> RankTable<'a> {
         self.devices.chunk_by(|(a, _), (b, _)| std::ptr::eq(a.snapshot, b.snapshot))
     }
 
-    /// The things that the rows represent: ranks, or devices if a rank has several.
+    /// The word for what the rows represent: ranks, or devices if a rank has several devices.
     fn rows(&self) -> &'static str {
         if self.by_file().count() < self.devices.len() { "devices" } else { "ranks" }
     }
@@ -151,13 +153,13 @@ impl<'a> RankTable<'a> {
         format!("{} {are}: {here} {what} at its peak, the others {others}{cause}", few(&names))
     }
 
-    /// The line in which an odd rank differs most from the others.
+    /// The line in which an odd rank differs most from the other ranks.
     fn cause(&self, odd: usize) -> Option<&LineAcross> {
         let lines = self.ranks.lines.iter().filter(|line| line.across.is_odd(odd));
         lines.max_by_key(|line| line.across.bytes[odd].abs_diff(line.across.median_bytes))
     }
 
-    /// The line in which two ranks differ most.
+    /// A phrase about the line in which two ranks differ most.
     fn widest(&self, size: impl Fn(u64) -> String) -> String {
         self.ranks.lines.first().map_or_else(String::new, |line| {
             format!("; they differ most by {} {}", size(line.across.spread_bytes()), at(line))
@@ -174,7 +176,8 @@ impl<'a> RankTable<'a> {
         few(&line.across.odd.iter().map(|&nth| self.name(nth)).collect::<Vec<_>>())
     }
 
-    /// At most `most` ranks, the most important first: odd ones, those that ran out of memory, then the largest.
+    /// At most `most` ranks, the most important first: odd ranks, ranks that ran out of memory, then the ranks with the
+    /// most memory.
     pub fn foremost(&self, most: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.devices.len()).collect();
         order.sort_by_key(|&nth| {
@@ -186,7 +189,7 @@ impl<'a> RankTable<'a> {
     }
 }
 
-/// The place of a line, for a sentence.
+/// The place of a line of the program, for use in a sentence.
 fn at(of: &LineAcross) -> String {
     format!("{} {}", if of.place.is_some() { "at" } else { "with" }, line(of))
 }

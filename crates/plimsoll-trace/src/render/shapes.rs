@@ -4,7 +4,7 @@ use super::words::{self, counted};
 use crate::explain::{DeviceExplanation, Evidence, Guess, Origins};
 use crate::snapshot::Snapshot;
 
-/// A sentence for the best guess at a failed request's shape, and one for the next.
+/// A sentence for the best guess at the shape of a failed request, and a sentence for the second-best guess.
 pub(super) fn shapes(
     snapshot: &Snapshot,
     origins: &Origins,

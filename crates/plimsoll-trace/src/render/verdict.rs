@@ -4,7 +4,7 @@ use super::failure;
 use super::words::{NO_EVENTS, counted, has_events, leak};
 use crate::explain::{Cause, DeviceExplanation};
 
-/// The verdict with its main figure. `size` formats a number of bytes.
+/// The verdict in a sentence, with its main figure. `size` formats a number of bytes.
 pub fn sentence(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let leak = leak(device, &size);
     let Some(failure) = device.failure else {
@@ -33,7 +33,7 @@ pub fn sentence(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Str
     failure::sentence(device, &failure, leak, size)
 }
 
-/// The [`sentence`] in a few words.
+/// The verdict in a few words.
 pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let leak = leak(device, &size).map(|leak| format!("LEAK: {leak}"));
     let Some(failure) = device.failure else {

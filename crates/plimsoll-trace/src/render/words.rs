@@ -37,7 +37,7 @@ pub(super) fn few(names: &[&str]) -> String {
     format!("{}{more}", first.join(", "))
 }
 
-/// The change in a size, with its sign. `size` formats a number of bytes.
+/// The change of a size as text, with its sign. `size` formats a number of bytes.
 pub fn change(bytes: i128, size: impl Fn(u64) -> String) -> String {
     let sign = match bytes {
         0 => "",
@@ -65,14 +65,14 @@ pub(super) fn leaks(device: &DeviceExplanation) -> bool {
     device.leaks.whole.verdict == Verdict::Leaking
 }
 
-/// The size of the leak, if there is one.
+/// A phrase about the size of the leak, if there is a leak.
 pub(super) fn leak(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Option<String> {
     let whole = &device.leaks.whole;
     (whole.verdict == Verdict::Leaking)
         .then(|| format!("{} ({})", rate(&whole.growth, size), whole.confidence))
 }
 
-/// The bytes that remain per step, and the number of steps in which bytes remain.
+/// A phrase with the bytes that remain per step, and the number of steps in which bytes remain.
 pub fn rate(growth: &Growth, size: impl Fn(u64) -> String) -> String {
     let Growth { usual_bytes, grew, steps, every, .. } = *growth;
     let bytes = size(usual_bytes);
@@ -82,7 +82,7 @@ pub fn rate(growth: &Growth, size: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// Whether memory grows from step to step, and how.
+/// A sentence that says whether memory grows from step to step, and how.
 pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let Course { verdict, confidence, ref held, growth, .. } = device.leaks.whole;
     let name = verdict.name();
@@ -144,7 +144,7 @@ fn kept_of_each(device: &DeviceExplanation) -> u64 {
     device.leaks.kept_of_each().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
 }
 
-/// The number of steps, how they were found, and the verdict about their growth.
+/// A sentence with the number of steps, how they were found, and the verdict about growth.
 pub fn steps(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let (verdict, count) = (device.leaks.whole.verdict, device.steps.len());
     match (count, verdict) {
@@ -176,7 +176,8 @@ pub fn steps(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
     }
 }
 
-/// A sentence for each kind of program that keeps memory like this: for all memory if it leaks, or else for each line.
+/// A sentence for each pattern that was found: the pattern of all memory if it leaks, or else the patterns of single
+/// lines.
 pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> {
     let (leaks, is_own) = (&device.leaks, snapshot.is_own());
     if leaks.whole.verdict == Verdict::Leaking {
@@ -188,7 +189,7 @@ pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> 
         .collect()
 }
 
-/// A note about which information on a leak a snapshot lacks.
+/// A note that says what a snapshot does not show about a leak.
 pub const NO_HOLDER: &str = "these lines allocated the blocks; a snapshot does not record what keeps them alive: plimsoll predict and run name it";
 
 /// The explained moment, as text after "live".
@@ -200,7 +201,7 @@ pub fn when(device: &DeviceExplanation) -> &'static str {
     }
 }
 
-/// `src/model.py:41 forward`, with enough of the path to distinguish files.
+/// A line as text: `src/model.py:41 forward`, with enough of the path to distinguish files.
 pub fn line(snapshot: &Snapshot, frame: FrameId) -> String {
     let frame = snapshot.stacks.get_frame(frame);
     let [file, name] = [frame.filename, frame.name].map(|id| plain(snapshot.texts.get(id)));
@@ -287,8 +288,8 @@ pub fn leaking_place(snapshot: &Snapshot, line: &leaks::Line) -> String {
     }
 }
 
-/// The memory that forward passes keep for a backward pass that never comes, and the remedy; `None` if there is no
-/// such memory.
+/// A sentence about memory that forward passes keep for a backward pass that never runs, and about the remedy; `None`
+/// if there is no such memory.
 pub fn unused_graph(
     snapshot: &Snapshot,
     device: &DeviceExplanation,
@@ -313,7 +314,7 @@ pub fn place(snapshot: &Snapshot, place: Place) -> String {
     }
 }
 
-/// The recommended allocator setting, compared with a simulation of the recorded settings.
+/// A sentence about the recommended allocator setting, compared with a simulation of the recorded settings.
 pub fn best_setting(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
     let baseline = what_if.rows.first().map(|row| &row.outcome).unwrap_or(&what_if.recorded);
     let instead = |row: &Row| {
@@ -371,7 +372,8 @@ fn retries(count: usize) -> String {
     format!("{count} {}", plural(count as u64, "retry", "retries"))
 }
 
-/// The name of the packed policy's row, with the device calls of the last step if the steps are known.
+/// The name of the table row for the packed policy ([`PackedPolicy`](crate::whatif::PackedPolicy)), with the driver
+/// calls of the last step if the steps are known.
 pub fn packed_policy(what_if: &WhatIf) -> String {
     let name = "packed policy (plimsoll-alloc, not PyTorch)";
     match what_if.packed.last_step_calls {
@@ -380,8 +382,8 @@ pub fn packed_policy(what_if: &WhatIf) -> String {
     }
 }
 
-/// How close the simulation of the recorded settings comes to the recording. The other rows are about equally
-/// accurate.
+/// A sentence that says how close the simulation of the recorded settings comes to the recording. The other rows are
+/// about equally accurate.
 pub fn baseline(what_if: &WhatIf) -> String {
     let (recorded, Some(simulated)) = (&what_if.recorded, what_if.rows.first()) else { return String::new() };
     let (was, is) = (recorded.peak_reserved_bytes, simulated.outcome.peak_reserved_bytes);

@@ -16,7 +16,7 @@ use crate::timeline::{Life, Timeline};
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Held {
     Life(LifeIndex),
-    /// A block that waits for a stream, by its index among such blocks.
+    /// A block that waits for a stream, by its index in [`Timeline::waiting_before`].
     Waiting(usize),
 }
 
@@ -26,25 +26,25 @@ pub(super) struct Run<'a> {
     pub(super) config: Config,
     pub(super) pools: &'a Pools,
     pub(super) state: ReplayState,
-    /// The current allocation of each life in our allocator.
+    /// For each [`Life`], its current allocation in our allocator.
     pub(super) held: Vec<Option<Allocation>>,
-    /// Lives that wait for a stream.
+    /// Freed blocks that wait for a stream, by their [`Life`].
     waiting: BTreeMap<LifeIndex, plimsoll_alloc::Waiting>,
     pub(super) waiting_before: Vec<Option<plimsoll_alloc::Waiting>>,
-    /// For each free gap, by the address where it seems to begin, the address of the first block placed there. The
-    /// block before the gap ends at that address.
+    /// For each free gap, by the address at which it seems to begin: the address of the first block that was placed in
+    /// the gap. The block below the gap ends at that address.
     pub(super) first_in_gap: BTreeMap<Addr, Addr>,
     pub(super) placed_before: usize,
-    /// The request for which device memory was last allocated. It is served from that memory, regardless of the rules
-    /// for cached blocks.
+    /// The request for which device memory was last allocated. The request is served from that memory, regardless of
+    /// the rules for cached blocks.
     served_from_new: Option<usize>,
-    /// The range that was last searched for the request after an event.
+    /// The range of events that was last searched for the request that follows an event.
     looked_behind: (usize, usize),
-    /// The last request that was checked for being a retry, and the result.
+    /// The last request for which it was checked whether it is a retry, and the result.
     known_retry: Option<(usize, bool)>,
     /// The request of the last conflict.
     last_conflict: Option<usize>,
-    /// The size of each life's block.
+    /// The size of the block of each [`Life`].
     pub(super) bytes: Vec<u64>,
     /// The sizes of blocks that were waiting before the recording.
     pub(super) waiting_bytes: Vec<u64>,
@@ -88,8 +88,9 @@ pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder,
     Outcome { replay: run.replay, bytes: run.bytes, waiting_bytes: run.waiting_bytes }
 }
 
-/// For each block from before the recording, the first block that was placed within 1 MiB after it while it was live.
-/// So the space between the two belongs to the first.
+/// For each block over 1 MiB that was allocated before the recording and freed in it: the first block placed at most 1
+/// MiB above its end while it was live. The key is the end of the older block. So the space between the two blocks
+/// belongs to the lower block.
 fn first_in_gaps(timeline: &Timeline) -> BTreeMap<Addr, Addr> {
     const MOST_BYTES: u64 = 1 << 20;
     let before = &timeline.lives[..timeline.lives.partition_point(|life| life.born.is_none())];
@@ -189,7 +190,7 @@ impl Run<'_> {
         self.put(request, addr, life);
     }
 
-    /// Serves a request at the recorded address.
+    /// Places the block of a request at the recorded address.
     #[cold]
     fn put(&mut self, request: Request, addr: Addr, life: LifeIndex) {
         match self.state.allocator.malloc_with_address(request, addr) {
@@ -244,8 +245,8 @@ impl Run<'_> {
         }
     }
 
-    /// The request for which device memory was allocated: the next `alloc`, if only other allocations of device memory
-    /// precede it.
+    /// The request for which device memory was allocated: the next `alloc`, if there are only other allocations of
+    /// device memory before it.
     fn request_behind(&mut self, nth: usize) -> Option<(usize, Event)> {
         let (from, to) = self.looked_behind;
         if !(from <= nth && nth < to) {
@@ -275,8 +276,9 @@ impl Run<'_> {
         Some((behind, request))
     }
 
-    /// Whether the cache was released for a request, after waiting for blocks that then became free. The allocator does
-    /// not search these blocks: Note [No search after the release]. For the first event, this is unknown and assumed.
+    /// Whether the cache was released for a request, after the allocator had waited for blocks, which then became free.
+    /// The allocator does not search these blocks: Note [No search after the release]. For the first event, this is
+    /// unknown and assumed.
     fn is_retry(&mut self, nth: usize) -> bool {
         match self.known_retry {
             Some((known, is_retry)) if known == nth => is_retry,
@@ -355,7 +357,7 @@ impl Run<'_> {
     }
 }
 
-/// The requested bytes of a live block. For a free block, the field has no meaning.
+/// The requested bytes of a live block. For a free block, the size has no meaning.
 fn asked(block: &snapshot::Block) -> MaybeU64 {
     if block.state == snapshot::BlockState::Inactive { MaybeU64::ABSENT } else { block.requested_size }
 }

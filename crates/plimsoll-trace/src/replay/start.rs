@@ -6,11 +6,11 @@ use super::run::{Held, Run};
 use crate::snapshot::{Action, LifeIndex, SegmentType};
 use crate::timeline::{Life, Memory};
 
-/// How far an expandable segment may still grow, if nothing else appears there. Real ones reserve 9/8 of the device's
-/// memory; what matters is only that this is larger than any block.
+/// How far an expandable segment may still grow, if nothing else appears there. Real segments reserve 9/8 of the
+/// device's memory. Here, any size that is larger than every block is sufficient.
 const ROOM_BYTES: u64 = 1 << 40;
-/// In the large half of a pool, a remainder of this size or less stays with the block. So no piece of a segment is this
-/// small, and a gap of this size belongs to the block before it.
+/// In the large half of a pool, a remainder of this size or less stays with the block. So no piece of a segment has
+/// this size or less, and a gap of at most this size belongs to the block before it.
 const MOST_REST_BYTES: u64 = 1 << 20;
 const SMALL_PAGE_BYTES: u64 = 2 << 20;
 
@@ -43,7 +43,7 @@ struct Block {
     bytes: u64,
     requested_bytes: u64,
     held: Held,
-    /// Whether the snapshot has the size. Otherwise it is the rounded request.
+    /// Whether the snapshot has the size. Otherwise, the rounded request counts as the size.
     is_exact: bool,
 }
 
@@ -85,8 +85,8 @@ impl Run<'_> {
         blocks
     }
 
-    /// The address space of every expandable segment in the recording, in address order. Pages with the same owner are
-    /// in one segment if no other owner's memory is between them.
+    /// The address space of every expandable segment in the recording, in address order. Pages of the same stream and
+    /// pool are in one segment if no other memory is between them.
     fn ranges(&self) -> Vec<Seen> {
         let of = |action| {
             let places = (0..self.trace.len()).filter(move |&nth| self.trace[nth].action == action);
@@ -133,7 +133,8 @@ impl Run<'_> {
         Seen { memory: DeviceRange { addr, bytes, stream, pool, pool_id }, page_bytes }
     }
 
-    /// The memory that an event adds, with its half of the pool. Small segments and pages have 2 MiB, large ones have more.
+    /// The memory that an event adds, with its half of the pool. Small segments and pages have 2 MiB, large segments
+    /// and pages have more.
     pub(super) fn range_of(&self, nth: usize) -> Option<DeviceRange> {
         let event = &self.trace[nth];
         let addr = event.addr()?;
@@ -149,7 +150,7 @@ impl Run<'_> {
         }
     }
 
-    /// Imports one segment, or the address space of an expandable one, with its blocks.
+    /// Imports one segment, or the address space of an expandable segment, with its blocks.
     fn take_over(
         &mut self,
         memory: DeviceRange,
@@ -228,9 +229,9 @@ impl Run<'_> {
         }
     }
 
-    /// The bytes of a block beyond its rounded request, as far as known. A remainder that is too small for a block
-    /// belongs to it, and so does any remainder of a block above `max_split_size`. In a larger gap, the first block
-    /// placed there shows where the gap begins.
+    /// The bytes of a block beyond its rounded request, as far as known. A remainder that is too small for a separate
+    /// block belongs to the block, and so does any remainder of a block above `max_split_size`. If the gap after the
+    /// block is larger, the first block that is placed in the gap shows where it begins.
     fn rest_of(&mut self, block: &Block, gap_bytes: u64) -> u64 {
         let is_whole = self.config.max_split_bytes().is_some_and(|most| block.bytes >= most);
         if gap_bytes <= MOST_REST_BYTES || is_whole {

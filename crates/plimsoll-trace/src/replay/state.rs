@@ -1,4 +1,5 @@
-//! Our allocator during a replay: [`ReplayState`]. Its memory is added and removed as recorded; it has no device.
+//! Our allocator during a replay: [`ReplayState`]. Memory is added to it and removed from it as recorded, because it
+//! has no device.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ impl Driver for NoDevice {
 
 pub(super) struct ReplayState {
     pub(super) allocator: Allocator<NoDevice, ()>,
-    /// Segments, and the address space of expandable segments. They must not overlap.
+    /// Segments, and the address space of expandable segments. These ranges must not overlap.
     pub(super) memory: BTreeMap<Addr, DeviceRange>,
     pub(super) stray_segments: usize,
 }
@@ -44,7 +45,7 @@ impl ReplayState {
         Self { allocator, memory: BTreeMap::new(), stray_segments: 0 }
     }
 
-    /// Claims a range of memory. Returns `false` if part of it is already claimed.
+    /// Claims a range of memory. Returns `false` if a part of the range is already claimed.
     pub(super) fn claim(&mut self, memory: DeviceRange) -> bool {
         let end = memory.addr.0.checked_add(memory.bytes);
         let below = end.and_then(|end| self.memory.range(..Addr(end)).next_back());

@@ -5,9 +5,9 @@ use super::{MaybeU64, TextId};
 /// Whether a scope begins or ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// It begins.
+    /// The scope begins.
     Start,
-    /// It ends.
+    /// The scope ends.
     End,
 }
 
@@ -18,7 +18,7 @@ pub struct Annotation {
     pub name: TextId,
     /// Whether this is the start or the end.
     pub stage: Stage,
-    /// The current device at the time. The scope nevertheless applies to the whole program.
+    /// The device that was current when the scope began or ended. The scope nevertheless applies to the whole program.
     pub device: Option<i32>,
     /// Microseconds since 1970, on the clock of the events.
     pub time_us: MaybeU64,

@@ -5,8 +5,8 @@ use plimsoll_alloc::{Config, Setting as Value, TieOrder};
 use super::{Key, Kind, Setting, Snapshot};
 
 impl Snapshot {
-    /// The options in force when the snapshot was taken, as far as the file has them: the values of the settings, and
-    /// for options without a setting (`large_segment_size_mb`, for example) the configuration string. Values that
+    /// The options in force when the snapshot was taken, as far as the file contains them: the values of the settings,
+    /// and for options without a setting (`large_segment_size_mb`, for example) the configuration string. Values that
     /// cannot be parsed are ignored. Equal blocks are tried by age if the file was written by PyTorch 2.13 or newer,
     /// otherwise by address.
     pub fn config(&self) -> Config {

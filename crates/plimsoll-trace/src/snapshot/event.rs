@@ -11,7 +11,7 @@ pub enum Action {
     Alloc,
     /// The user freed a block.
     FreeRequested,
-    /// The block can be reused.
+    /// The block can be reused from now on.
     FreeCompleted,
     /// A segment was allocated on the device.
     SegmentAlloc,
@@ -79,7 +79,7 @@ pub struct Event {
     /// The block's stream.
     pub stream: StreamId,
     /// Microseconds since 1970, on a clock that may go backwards: the order of events is their order in the list.
-    /// Absent before PyTorch 2.1.
+    /// Absent in files from before PyTorch 2.1.
     pub time_us: MaybeU64,
     /// The call stack; `None` if the event has no `frames` key.
     pub stack: Option<StackId>,
@@ -89,7 +89,7 @@ pub struct Event {
     pub user_metadata: Option<TextId>,
     /// The allocator's own metadata.
     pub internal_metadata: Option<TextId>,
-    /// The block's pool; absent before PyTorch 2.12.
+    /// The block's pool; absent in files from before PyTorch 2.12.
     pub pool: Option<PoolIndex>,
     /// The category, if a profiler or our runtime recorded it.
     pub category: Option<CategoryId>,
@@ -98,7 +98,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Makes an event with an address: any but [`Action::Oom`].
+    /// Makes an event with an address, that is, any event except [`Action::Oom`].
     pub fn new(action: Action, addr: Addr, size: u64, stream: StreamId) -> Self {
         Self { place: addr.0.into(), ..Self::bare(action, size, stream) }
     }

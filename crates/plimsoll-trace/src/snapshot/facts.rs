@@ -74,9 +74,9 @@ impl std::fmt::Display for Form {
 pub struct Facts {
     /// For each kind of dictionary, the keys that at least one of them had.
     seen: [KeySet; Kind::ALL.len()],
-    /// Unknown keys, and how often each occurs in a kind of dictionary, in order of first appearance; at most 64 keys.
+    /// Unknown keys in order of first appearance, at most 64, and how often each occurs in a kind of dictionary.
     pub ignored: Vec<Ignored>,
-    /// How often further unknown keys occur.
+    /// How often other unknown keys occur.
     pub ignored_beyond: u64,
     /// The file's encoding; `None` if the snapshot was never a file.
     pub form: Option<Form>,
@@ -90,7 +90,7 @@ const MOST_NAMED: usize = 64;
 pub struct Ignored {
     /// The kind of dictionary it is in.
     pub kind: Kind,
-    /// Its text.
+    /// The text of the key.
     pub key: TextId,
     /// How often it occurs.
     pub times: u64,

@@ -23,36 +23,37 @@ macro_rules! id {
 }
 
 id! {
-    /// A text of [`Texts`](super::Texts).
+    /// The id of a text in [`Texts`](super::Texts).
     TextId(NonZeroU32, u32)
 }
 id! {
-    /// A frame of [`Stacks`](super::Stacks).
+    /// The id of a frame in [`Stacks`](super::Stacks).
     FrameId(NonZeroU32, u32)
 }
 id! {
-    /// The `torch.fx` annotation of a frame, in [`Stacks`](super::Stacks).
+    /// The id of a frame's `torch.fx` annotation in [`Stacks`](super::Stacks).
     FxId(NonZeroU32, u32)
 }
 id! {
-    /// A stack of [`Stacks`](super::Stacks). Equal stacks of one snapshot have equal ids.
+    /// The id of a stack in [`Stacks`](super::Stacks). Equal stacks of one snapshot have equal ids.
     StackId(NonZeroU32, u32)
 }
 id! {
-    /// A pool of [`Pools`](super::Pools).
+    /// The id of a pool in [`Pools`](super::Pools).
     PoolIndex(NonZeroU32, u32)
 }
 id! {
-    /// A category of [`Snapshot::categories`](super::Snapshot::categories).
+    /// The id of a category in [`Snapshot::categories`](super::Snapshot::categories).
     CategoryId(NonZeroU16, u16)
 }
 
 id! {
-    /// An event of one device's trace; one past the last is the moment when the snapshot was taken.
+    /// The index of an event in one device's trace. The index after the last event stands for the moment when the
+    /// snapshot was taken.
     EventIndex(NonZeroU32, u32)
 }
 id! {
-    /// A life of one [`Timeline`](crate::timeline::Timeline).
+    /// The index of a block's lifetime in [`Timeline::lives`](crate::timeline::Timeline::lives).
     LifeIndex(NonZeroU32, u32)
 }
 

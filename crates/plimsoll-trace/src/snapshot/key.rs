@@ -46,7 +46,7 @@ impl Key {
         Self::ALL.get(text.index()).copied()
     }
 
-    /// The id of its text, which is the same in every table.
+    /// The id of the key's text, which is the same in every [`Texts`](super::Texts).
     pub(crate) fn text(self) -> TextId {
         TextId::new(self as usize).expect("a table begins with the keys")
     }
@@ -64,7 +64,7 @@ impl KeySet {
     /// Every key.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// These keys.
+    /// The set of these keys.
     pub const fn of(keys: &[Key]) -> Self {
         let mut set = 0;
         let mut nth = 0;

@@ -23,7 +23,7 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// The pool with an id of this table.
+    /// The pool with this id. The id must belong to this table.
     ///
     /// # Panics
     /// If the id belongs to another table.
@@ -59,7 +59,7 @@ impl Pools {
         self.pools.len()
     }
 
-    /// Whether it is empty.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.pools.is_empty()
     }

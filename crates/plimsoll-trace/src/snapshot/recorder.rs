@@ -1,10 +1,10 @@
 //! The information that the module from `plimsoll record` adds to a snapshot: [`Recorder`].
 //!
-//! It is stored among `allocator_settings`, which PyTorch's tools show but do not interpret.
+//! The information is stored in `allocator_settings`, which PyTorch's tools show but do not interpret.
 
 use super::{Setting, Snapshot};
 
-/// The name of its entry in `allocator_settings`.
+/// The name of the entry in `allocator_settings` that contains this information.
 const NAME: &str = "plimsoll_record";
 
 /// The information about the recording process.
@@ -12,7 +12,7 @@ const NAME: &str = "plimsoll_record";
 pub struct Recorder<'a> {
     /// The maximum number of events in the ring.
     pub max_entries: Option<u64>,
-    /// The number of steps that GradScaler skipped. `None` if it tried none, or if the number is unknown.
+    /// The number of steps that GradScaler skipped. `None` if there was no GradScaler, or if the number is unknown.
     pub skipped_steps: Option<u64>,
     totals: Option<&'a [(String, Setting)]>,
 }

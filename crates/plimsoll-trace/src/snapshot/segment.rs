@@ -28,9 +28,9 @@ impl SegmentType {
 pub struct Segment {
     /// The device's number; `None` before PyTorch 2.0, which had no such key.
     pub device: Option<i32>,
-    /// Its address.
+    /// The segment's address.
     pub address: Addr,
-    /// Its size in bytes.
+    /// The segment's size in bytes.
     pub total_size: u64,
     /// Bytes in blocks that are in use.
     pub allocated_size: MaybeU64,
@@ -38,17 +38,18 @@ pub struct Segment {
     pub active_size: MaybeU64,
     /// Requested bytes of the blocks in use.
     pub requested_size: MaybeU64,
-    /// Its stream.
+    /// The segment's stream.
     pub stream: StreamId,
-    /// Whether it serves small or large requests.
+    /// Whether the segment serves small or large requests.
     pub segment_type: SegmentType,
-    /// Its pool; `None` before PyTorch 2.1.
+    /// The segment's pool; `None` in files from before PyTorch 2.1.
     pub pool: Option<PoolIndex>,
-    /// Whether it is expandable; `None` before PyTorch 2.1.
+    /// Whether the segment is expandable; `None` in files from before PyTorch 2.1.
     pub is_expandable: Option<bool>,
-    /// The call stack of its allocation; often empty (the allocator loses it when the first block is split).
+    /// The call stack with which the segment was allocated; often empty, because the allocator loses it when the first
+    /// block is split.
     pub stack: Option<StackId>,
-    /// Its blocks, in address order, without gaps.
+    /// The segment's blocks, in address order, without gaps.
     pub blocks: Vec<Block>,
 }
 
@@ -58,7 +59,7 @@ impl Segment {
         self.device.unwrap_or(0)
     }
 
-    /// The address of its end.
+    /// The address at which the segment ends.
     pub fn end(&self) -> Addr {
         Addr(self.address.0.saturating_add(self.total_size))
     }
@@ -89,13 +90,14 @@ impl BlockState {
 /// A block of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Its address. Files of 2022 and 2023 do not have it; it is then computed from the block before.
+    /// The block's address. Files of 2022 and 2023 do not contain it; then the address is computed from the previous
+    /// block.
     pub address: Addr,
-    /// Its size in bytes, as rounded by the allocator.
+    /// The block's size in bytes, as rounded by the allocator.
     pub size: u64,
-    /// Requested bytes; for a free block, those of its last request.
+    /// The requested bytes; for a free block, the bytes of the last request that it served.
     pub requested_size: MaybeU64,
-    /// Its state.
+    /// The block's state.
     pub state: BlockState,
     /// The call stack of its allocation; `None` if the block has no such key.
     pub stack: Option<StackId>,

@@ -51,13 +51,13 @@ pub struct Stacks {
     known_frames: HashTable<FrameId>,
     fx: Vec<Fx>,
     known_fx: HashMap<Fx, FxId>,
-    /// The frames of all stacks, concatenated, as indices into `frames`. A stack is hashed as one run of bytes.
+    /// The frames of all stacks, concatenated, as indices into `frames`. So a stack can be hashed as one run of bytes.
     joined: Vec<u32>,
     /// The end of each stack in `joined`.
     ends: Vec<usize>,
     known: HashTable<StackId>,
-    /// For each stack with a forward stack: the stack of the same frames without one, and the forward stack.
-    /// `with_forward` is the inverse.
+    /// For each stack with a forward stack: the stack with the same frames but without a forward stack, and the forward
+    /// stack. `with_forward` is the inverse.
     forward: BTreeMap<StackId, (StackId, StackId)>,
     with_forward: HashMap<(StackId, StackId), StackId>,
     hasher: DefaultHashBuilder,
@@ -115,10 +115,10 @@ impl Stacks {
         self.stack_of(frames, |&frame| Some(frame)).ok().flatten()
     }
 
-    /// The id of the stack of these items; `frame` returns each item's frame.
+    /// The id of the stack whose frames `frame` returns for these items.
     ///
     /// # Errors
-    /// The first item for which `frame` returns none.
+    /// The first item for which `frame` returns `None`.
     pub(crate) fn stack_of<T: Copy>(
         &mut self,
         things: &[T],
@@ -205,7 +205,7 @@ impl Stacks {
         slice(&self.joined, &self.ends, id).iter().map(|&index| &self.frames[index as usize])
     }
 
-    /// The number of stacks, including the empty one.
+    /// The number of stacks, including the empty stack.
     pub fn len(&self) -> usize {
         self.ends.len()
     }

@@ -38,7 +38,7 @@ impl Default for Texts {
 }
 
 impl Texts {
-    /// The text with an id of this table.
+    /// The text with this id. The id must belong to this table.
     ///
     /// # Panics
     /// If the id belongs to another table.
@@ -61,7 +61,8 @@ impl Texts {
         }
         match String::from_utf8_lossy(bytes) {
             Cow::Borrowed(valid) => self.insert(hash, valid),
-            // The text is stored in its repaired form. This is rare enough to repair it each time.
+            // The text is stored in its repaired form. Such texts are so rare that they can be repaired each time they
+            // occur.
             Cow::Owned(repaired) => self.intern(&repaired),
         }
     }
@@ -75,7 +76,7 @@ impl Texts {
         Some(id)
     }
 
-    /// The id of a known text.
+    /// The id of a text; `None` if the table does not contain the text.
     pub fn find(&self, wanted: &str) -> Option<TextId> {
         let hash = self.hasher.hash_one(wanted.as_bytes());
         self.known.find(hash, |&id| self.get(id) == wanted).copied()

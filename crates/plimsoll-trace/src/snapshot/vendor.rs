@@ -1,7 +1,7 @@
 //! The vendor of a recording's devices: [`Snapshot::vendor`].
 //!
-//! PyTorch's packages for other devices write the same format, from their own allocators. They can be recognised by
-//! frames of their files and libraries, by their settings, and by how they round sizes.
+//! PyTorch's packages for other devices write the same format, from their own allocators. These packages can be
+//! recognised by frames in their files and libraries, by their settings, and by how they round sizes.
 
 use super::{Frame, FrameId, Snapshot};
 
@@ -32,7 +32,7 @@ impl Vendor {
         }
     }
 
-    /// The consequence for the results.
+    /// What this vendor means for the results, as a sentence.
     pub fn caveat(self) -> &'static str {
         match self {
             Self::Amd => {
@@ -49,7 +49,7 @@ impl Vendor {
         }
     }
 
-    /// Whether our allocator follows the same rules.
+    /// Whether the vendor's allocator follows the same rules as PyTorch's, and so as ours.
     pub fn is_pytorchs(self) -> bool {
         self == Self::Amd
     }
@@ -77,7 +77,7 @@ const VARIABLES: [(Vendor, &str); 4] = [
 
 /// The bytes that Ascend's allocator adds to each request.
 const ASCEND_MORE_BYTES: u64 = 32;
-/// If this many blocks are rounded in this way, it is not a coincidence.
+/// If at least this many blocks are rounded in this way, it is not a coincidence.
 const FEW_BLOCKS: usize = 3;
 const MIN_BLOCK_BYTES: u64 = 512;
 
@@ -101,8 +101,8 @@ impl Snapshot {
             .or_else(|| self.is_rounded_as_ascend().then_some(Vendor::Ascend))
     }
 
-    /// Whether every block of a small segment is rounded in the same way as by Ascend's allocator. PyTorch's allocator
-    /// does not enlarge a request that is a multiple of 512 bytes.
+    /// Whether every block of a small segment has a size to which Ascend's allocator would round its request. PyTorch's
+    /// allocator does not enlarge a request that is a multiple of 512 bytes.
     fn is_rounded_as_ascend(&self) -> bool {
         let small = self.segments.iter().filter(|segment| segment.segment_type == super::SegmentType::Small);
         let blocks = small.flat_map(|segment| &segment.blocks);

@@ -9,24 +9,25 @@ use super::pools::PoolsBySegment;
 use super::{Life, Timeline};
 use crate::snapshot::{Action, Event, PoolIndex, Segment, SegmentType};
 
-/// Device memory that the allocator holds: a segment, or a mapped range of an expandable one.
+/// Device memory that the allocator has reserved: a segment, or a mapped range of an expandable segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// Its address.
+    /// The address of the memory.
     pub addr: Addr,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// Its stream.
+    /// The stream that uses the memory.
     pub stream: StreamId,
-    /// Whether it serves small or large requests; inferred from the size if the segment is freed by the end.
+    /// Whether the memory serves small or large requests; inferred from the size if the segment is freed before the end
+    /// of the recording.
     pub segment_type: SegmentType,
-    /// Its pool.
+    /// The pool to which the memory belongs.
     pub pool: Option<PoolIndex>,
-    /// Whether it is expandable.
+    /// Whether the memory belongs to an expandable segment.
     pub is_expandable: bool,
 }
 
-/// The size of a small pool's segments and pages, bytes. Large ones are larger: 20 MiB, or as large as the request.
+/// The size of a small pool's segments and pages, bytes. Large segments are larger: 20 MiB, or as large as the request.
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 /// The largest block of a small pool.
 const MOST_SMALL_BYTES: u64 = 1 << 20;
@@ -51,14 +52,14 @@ impl Memory {
         Self { addr, bytes, stream, segment_type, pool, is_expandable }
     }
 
-    /// The address of its end.
+    /// The address at which the memory ends.
     pub fn end(&self) -> Addr {
         Addr(self.addr.0.saturating_add(self.bytes))
     }
 }
 
-/// The memory before the first event, in address order, and the number of events that contradict it. `events` are the
-/// segment events, by index in the trace.
+/// The memory before the first event, in address order, and the number of events that contradict this memory. `events`
+/// are the segment events, by index in the trace.
 pub(super) fn memory_before(
     segments: &[&Segment],
     trace: &[Event],
@@ -73,8 +74,8 @@ pub(super) fn memory_before(
     (map.by_addr.into_values().collect(), map.strays)
 }
 
-/// Decides which unmapped pages were small and which were large. Their size does not always show it, because many small
-/// pages may be as large as one large page. Blocks that were there do.
+/// Decides which unmapped pages were small and which were large. The size of the range does not always show this,
+/// because many small pages may be as large as one large page. The blocks in the pages do.
 pub(super) fn tell_types(
     memory: &mut [Memory],
     segments: &[&Segment],
@@ -118,7 +119,7 @@ impl MemoryMap {
         Self { by_addr: memory.iter().map(|memory| (memory.addr, *memory)).collect(), strays: 0 }
     }
 
-    /// All of the memory, in address order, without overlaps.
+    /// All memory ranges, in address order, without overlaps.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Memory> {
         self.by_addr.values()
     }
@@ -159,7 +160,7 @@ impl MemoryMap {
         fits
     }
 
-    /// Adds memory, unless there already is some at this address.
+    /// Adds memory, unless there already is memory at this address.
     fn put(&mut self, memory: Memory) -> bool {
         let below = self.by_addr.range(..memory.end()).next_back();
         let is_range = memory.bytes > 0 && memory.addr.0.checked_add(memory.bytes).is_some();
@@ -187,7 +188,7 @@ impl MemoryMap {
     }
 
     /// Adds pages, merged with adjacent ranges of the same stream and pool; those ranges show which requests the pages
-    /// serve. Events before PyTorch 2.12 have no pool; then any pool matches.
+    /// serve. Events from before PyTorch 2.12 have no pool; for these, any pool matches.
     fn put_pages(&mut self, mut pages: Memory) -> bool {
         if !self.put(pages) {
             return false;

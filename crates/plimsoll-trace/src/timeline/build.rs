@@ -1,6 +1,6 @@
-//! Builds lives from events in one forward pass: a table by address maps an event to its block. A block that
-//! is not in the table existed before the recording; the final state of the snapshot supplies everything
-//! else.
+//! Builds the blocks' lifetimes from the events, in one pass from the first event to the last: a table by address maps
+//! an event to its block. A block that is not in the table existed before the recording; the final state of the
+//! snapshot supplies everything else.
 
 use hashbrown::HashMap;
 use plimsoll_alloc::{Addr, Config};
@@ -11,12 +11,13 @@ use super::ring::{self, RanOver};
 use super::{EventIndex, Level, Life, LifeIndex, Moment, Quality, Timeline};
 use crate::snapshot::{Action, Block, BlockState, Event, HOST_DEVICE, Segment, Snapshot, StackId};
 
-/// A life while lives are being collected. Lives from before the recording are in a separate list.
+/// The index of a lifetime while lifetimes are being collected. Lifetimes that began before the recording are in a
+/// separate list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Slot(u32);
 
 impl Slot {
-    /// No life: the block at this address was freed, or was waiting before the recording.
+    /// No lifetime: the block at this address was freed, or was waiting before the recording.
     const NONE: Self = Self(u32::MAX);
     const BEFORE: u32 = 1 << 31;
 }
@@ -37,7 +38,8 @@ struct Builder<'a> {
     /// The number of frees with the stack of their `alloc`, and of frees with another stack.
     frees_as_allocs: usize,
     frees_of_their_own: usize,
-    /// Whether blocks from before the first event have stacks: they were recorded, and that recording is lost.
+    /// Whether blocks from before the first event have stacks. If so, an earlier recording recorded them, and its
+    /// events are lost.
     has_earlier: bool,
     quality: Quality,
 }
@@ -45,7 +47,7 @@ struct Builder<'a> {
 /// Builds the timeline of one device from its segments and its trace.
 pub(super) fn build(snapshot: &Snapshot, device: i32, segments: &[&Segment]) -> Timeline {
     let (trace, config) = (snapshot.trace(device), &snapshot.config());
-    // At most as many events as there are indices, with one index left for the end.
+    // Only as many events are used as there are indices, with one index left for the end.
     let trace = &trace[..trace.len().min(Slot::BEFORE as usize - 2)];
     let mut builder = Builder {
         config,
@@ -74,7 +76,7 @@ pub(super) fn build(snapshot: &Snapshot, device: i32, segments: &[&Segment]) -> 
 }
 
 impl Builder<'_> {
-    /// Applies one event. Returns the life that it belongs to.
+    /// Applies one event. Returns the lifetime to which the event belongs.
     fn follow(&mut self, index: Option<EventIndex>, event: &Event, addr: Addr) -> Slot {
         match event.action {
             Action::Alloc => {
@@ -170,14 +172,14 @@ impl Builder<'_> {
         slot
     }
 
-    /// Ends a life whose end was not recorded, because another block is at its address.
+    /// Ends a lifetime whose end was not recorded, because another block is now at the address.
     fn overtake(&mut self, slot: Slot, index: Option<EventIndex>) {
         if self.end(slot, index) {
             self.overtaken.push(slot);
         }
     }
 
-    /// Ends a life, unless it has already ended.
+    /// Ends a lifetime, unless it has already ended.
     fn end(&mut self, slot: Slot, index: Option<EventIndex>) -> bool {
         let Some(life) = self.get_mut(slot).filter(|life| life.completed.is_none()) else { return false };
         life.freed = life.freed.or(index);
@@ -186,7 +188,8 @@ impl Builder<'_> {
         true
     }
 
-    /// Compares with the final state, which also has block sizes, and the blocks that were live throughout.
+    /// Compares the lifetimes with the final state of the snapshot. The final state also shows the sizes of blocks, and
+    /// the blocks that were live throughout the recording.
     fn look_at(&mut self, segments: &[&Segment], end: Option<EventIndex>) {
         for segment in segments {
             for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
@@ -306,8 +309,8 @@ impl Builder<'_> {
     }
 
     /// A free has either the stack of its `alloc` or its own, depending on the recording's setting. Only in the first
-    /// case does the stack describe a block from before the recording; it also shows that the `alloc` had been
-    /// recorded.
+    /// case does the stack of a free describe a block from before the recording; then it also shows that the block's
+    /// `alloc` had been recorded.
     fn tell_stacks_of_frees(&mut self) {
         let is_of_alloc = self.frees_as_allocs > 0 && self.frees_of_their_own == 0;
         for life in self.before.iter_mut().filter(|life| life.freed.is_some()) {

@@ -3,23 +3,23 @@
 use super::{EventIndex, MemoryMap, Timeline};
 use crate::snapshot::{Action, Event};
 
-/// Bytes at one moment. Files may contain any number, so sums saturate.
+/// Bytes at one moment. Files may contain numbers of any size, so sums saturate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Level {
-    /// In live blocks. In PyTorch: `memory_allocated`.
+    /// Bytes in live blocks. In PyTorch: `memory_allocated`.
     pub allocated_bytes: u64,
-    /// In live blocks and in freed blocks that wait for a stream.
+    /// Bytes in live blocks and in freed blocks that wait for a stream.
     pub active_bytes: u64,
-    /// Reserved from the device. In PyTorch: `memory_reserved`.
+    /// Memory reserved from the device. In PyTorch: `memory_reserved`.
     pub reserved_bytes: u64,
 }
 
 /// The level after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moment {
-    /// The event; `None` is the moment before the first.
+    /// The event; `None` is the moment before the first event.
     pub after: Option<EventIndex>,
-    /// The bytes after it.
+    /// The bytes after the event.
     pub level: Level,
 }
 

@@ -1,7 +1,7 @@
-//! The pool of an event that does not record it: [`PoolsBySegment`].
+//! Finds the pool of events that do not record it: [`PoolsBySegment`].
 //!
 //! Segments record their pool since PyTorch 2.1, events only since 2.12. A block's pool is the pool of the segment
-//! around it, from the allocation of that segment on. Before that, the address belonged to another segment.
+//! around it, from the time when that segment was allocated. Before, the address belonged to another segment.
 
 use plimsoll_alloc::{Addr, PoolId};
 
@@ -16,7 +16,8 @@ struct Private {
     from: Addr,
     to: Addr,
     pool: PoolIndex,
-    /// The index of the event that allocated it; 0 if it existed before the first, or is expandable.
+    /// The index of the event that allocated the segment; 0 if the segment existed before the first event, or is
+    /// expandable.
     since: usize,
 }
 

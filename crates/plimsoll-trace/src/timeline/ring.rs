@@ -11,11 +11,12 @@ use crate::snapshot::{Action, Event, Setting, Snapshot, Stage, TextId};
 /// The evidence that the ring overflowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RanOver {
-    /// The file says so.
+    /// The file says that the ring overflowed.
     Said,
-    /// The trace looks as a full ring would leave it. This is not sufficient: a complete recording may have as many events.
+    /// The trace looks as a full ring would leave it. This evidence is not sufficient: a complete recording may happen
+    /// to have as many events.
     Shown,
-    /// No evidence, or the file denies it.
+    /// There is no evidence, or the file says that the ring did not overflow.
     No,
 }
 
@@ -43,8 +44,8 @@ fn is_round(count: u64) -> bool {
     count >= 64 && count.is_power_of_two() || zeros >= 1 && digits < 10 || zeros >= 2 && digits < 100
 }
 
-/// Whether scopes ended before the first event, while later scopes of the same name contain events. If so, the events
-/// of the earlier scopes were lost, because starting a recording also clears the scopes.
+/// Whether scopes ended before the first event, while later scopes with the same name contain events. If so, the events
+/// in the earlier scopes were lost, because starting a recording also clears the scopes.
 fn lost_scopes(snapshot: &Snapshot, trace: &[Event]) -> bool {
     let times: Vec<u64> = trace.iter().filter_map(|event| event.time_us.get()).collect();
     let Some(&first) = times.first() else { return false };

@@ -129,7 +129,7 @@ impl Objects {
         }
     }
 
-    /// The events of a trace. An event must not belong to two traces.
+    /// The events of a trace. An event that belongs to two traces is an error.
     fn range_of(&mut self, key: Key, value: Value) -> Result<Range<usize>, Why> {
         match value {
             Value::EmptyList(_) => Ok(0..0),
@@ -142,7 +142,8 @@ impl Objects {
         }
     }
 
-    /// Moves each trace's events to it. The last trace in memory is split off first, so that nothing is copied twice.
+    /// Moves the events to their traces. The trace whose events come last in memory is split off first, so that no
+    /// event is copied twice.
     fn place_traces(&mut self, mut traces: Vec<(Option<usize>, Range<usize>)>) {
         traces.retain(|(_, range)| !range.is_empty());
         traces.sort_by_key(|(_, range)| range.start);
@@ -194,7 +195,7 @@ impl Objects {
     }
 }
 
-/// Sets the address of blocks without one to the end of the block before.
+/// Gives each block without an address the address at which the previous block ends.
 fn place_blocks(segment: Addr, blocks: &mut [Block]) {
     let mut end = segment.0;
     for block in blocks {

@@ -141,7 +141,7 @@ impl Objects {
         Ok((kind, at, set))
     }
 
-    /// Records the required keys that a record still lacks.
+    /// Records which required keys a record still lacks, so that [`Self::all_complete`] can report them.
     fn complete(&mut self, kind: Kind, at: u32, needed: KeySet, set: KeySet) -> Result<(), Why> {
         let mut missing = needed.without(set);
         if kind == Kind::Event && self.events[at as usize].action == Action::Oom {
@@ -156,7 +156,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Returns an error with the first missing key, if there is one.
+    /// Returns an error with the first missing key, if a key is missing.
     pub(super) fn all_complete(&self) -> Result<(), Why> {
         match self.incomplete.first().and_then(|record| Some((record.kind, record.missing.iter().next()?))) {
             Some((kind, key)) => Err(Why::Missing { kind, key }),
@@ -204,7 +204,7 @@ impl Objects {
         Ok(true)
     }
 
-    /// Parses a category: a name, as PyTorch's profiler writes it, or a number in the list of categories.
+    /// Parses a category: a name, as PyTorch's profiler writes it, or an index into the list of categories.
     fn category(&mut self, key: Key, value: Value) -> Result<CategoryId, Why> {
         let Value::Text(name) = value else {
             let category = usize::try_from(whole(key, value)?).ok().and_then(CategoryId::new);
@@ -311,7 +311,7 @@ impl Objects {
         match key {
             Key::RealSize => self.histories[at].real_size = whole(key, value)?,
             Key::Frames => self.histories[at].stack = Some(self.stack(key, value)?),
-            // The block's own address, which also follows from its position in the segment.
+            // The block's own address is ignored, because it also follows from the block's position in the segment.
             Key::Addr => {}
             _ => return Ok(false),
         }
@@ -348,7 +348,7 @@ impl Objects {
         }
     }
 
-    /// A frame from all its keys at once; `None` if one is still missing.
+    /// The id of a frame whose keys are all in `items`; `None` if a key is still missing.
     pub(super) fn whole_frame(&mut self, items: &[Value]) -> Result<Option<FrameId>, Why> {
         let has = |wanted| {
             items

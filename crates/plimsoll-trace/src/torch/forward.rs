@@ -2,8 +2,8 @@
 //! operator.
 //!
 //! PyTorch writes it like `traceback.format_stack`: one text for each frame, the outermost first. A text is `  File
-//! "model.py", line 41, in forward`, followed by the source line. It becomes a stack like any other, linked to the
-//! record's own stack.
+//! "model.py", line 41, in forward`, followed by the source line. The texts become a stack like any other, which is
+//! linked to the record's own stack.
 
 use super::objects::{List, Objects, ids_ran_out};
 use super::value::{Value, wrong};
@@ -11,7 +11,7 @@ use crate::error::Why;
 use crate::snapshot::{Frame, FrameId, Key, StackId, TextId};
 
 impl Objects {
-    /// The new stack of a record whose `frames` or `forward_frames` is being set; `None` for other keys.
+    /// The new stack of a record, if its `frames` or `forward_frames` is being set; `None` for other keys.
     pub(super) fn stack_field(
         &mut self,
         old: Option<StackId>,

@@ -1,8 +1,8 @@
-//! The interpretation of PyTorch's dictionaries.
+//! Converts PyTorch's dictionaries to a snapshot, and a snapshot to these dictionaries.
 //!
-//! The pickle machine and `json.rs` pass values on as they read them. [`Objects`] turns these into records with the
-//! fields in `fields.rs` (`forward.rs` reads the fields of anomaly mode), and `assemble.rs` builds the [`Snapshot`].
-//! `write.rs` writes one.
+//! The pickle machine and `json.rs` pass values on as they read them. [`Objects`] turns the values into records with
+//! the fields in `fields.rs` (`forward.rs` reads the fields of anomaly mode), and `assemble.rs` builds the
+//! [`Snapshot`]. `write.rs` writes a snapshot.
 
 mod assemble;
 mod fields;

@@ -1,9 +1,9 @@
 //! Turns Python's values into the rows of a snapshot, one container at a time: [`Objects`].
 //!
-//! A dictionary becomes a record at the first key that shows its kind: `action` makes a trace entry, `state` a block,
-//! and so on ([`Objects::set`]). Until then, and for settings, it is stored as pairs. A list becomes a stack, or a
-//! range of the most recent records ([`Objects::append`]). `fields.rs` has the fields of each record, and `assemble.rs`
-//! builds the snapshot.
+//! A dictionary becomes a record at the first key that shows its kind: with the key `action` it becomes a trace entry,
+//! with `state` a block, and so on ([`Objects::set`]). Before such a key, and for settings, the dictionary is stored as
+//! pairs. A list becomes a stack, or a range of the most recent records ([`Objects::append`]). `fields.rs` has the
+//! fields of each record, and `assemble.rs` builds the snapshot.
 
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ pub(crate) struct Objects {
     pub(super) dicts: Vec<Vec<(TextId, Value)>>,
     pub(super) growing: Vec<Growing>,
     pub(super) incomplete: Vec<Incomplete>,
-    /// The id of the first action's name. The ids of the others follow.
+    /// The id of the first action's name. The ids of the other actions' names follow.
     pub(super) first_action: TextId,
     /// The categories that events name, with the indices assigned so far.
     pub(super) named_categories: HashMap<TextId, CategoryId>,
@@ -69,7 +69,7 @@ pub(super) enum List {
     Histories(u32),
     Lists(Vec<Value>),
     Texts(Vec<TextId>),
-    /// Strings that were already read as the stack of a forward operator.
+    /// Strings that were already converted to the stack of a forward operator.
     Forward(Option<StackId>),
     /// A list whose entries were moved into a record, and cannot be moved again.
     Taken,
@@ -96,7 +96,7 @@ pub(super) fn too_many_categories() -> Why {
 }
 
 impl Objects {
-    /// Creates an empty set of records. `grant` limits how much memory they may use.
+    /// Creates an empty set of records. `grant` limits the memory for the records.
     pub(crate) fn new(grant: &Grant) -> Result<Self, Why> {
         let mut snapshot = Snapshot::default();
         let mut first = None;
@@ -124,7 +124,7 @@ impl Objects {
     }
 }
 
-/// A snapshot names no Python objects, so none are known.
+/// A snapshot names no Python objects, so no object is known.
 impl Builder for Objects {
     type Value = Value;
     type Error = Why;
@@ -148,7 +148,7 @@ impl Builder for Objects {
         self.snapshot.texts.intern_bytes(bytes).map(Value::Text).ok_or_else(|| ids_ran_out("texts"))
     }
 
-    /// The only tuples that are used are pairs of integers: pools.
+    /// The only tuples that are used are pools, which are pairs of integers.
     fn tuple(&mut self, items: &[Value]) -> Result<Value, Why> {
         let [first, second] = items else { return Ok(Value::Opaque) };
         let (Some(first), Some(second)) = (natural(*first), natural(*second)) else {
@@ -334,7 +334,7 @@ impl Objects {
         Ok(Value::Dict(at, slot))
     }
 
-    /// Adds to a dictionary's pairs. They become a record once a key shows their kind.
+    /// Adds pairs to a dictionary. The pairs become a record once a key shows its kind.
     fn keep_more(&mut self, at: u32, slot: Slot, items: &[Value]) -> Result<Value, Why> {
         let decided = deciding(items);
         let pairs = &mut self.dicts[at as usize];
@@ -346,7 +346,7 @@ impl Objects {
         };
         let kind = match decided {
             Some(kind) if kind != Kind::Frame => kind,
-            // A frame is complete once it has its three keys. There are few pairs, so this is cheap.
+            // A frame is complete once it has its three keys. There are few pairs, so this check is cheap.
             _ if pairs.len() < 16 && is_frame(pairs) => Kind::Frame,
             _ => return Ok(Value::Dict(at, slot)),
         };
@@ -364,14 +364,14 @@ impl Objects {
         snapshot.texts.heap_bytes()
             + snapshot.stacks.heap_bytes()
             + segments.capacity() * size_of::<Segment>()
-            // Counted twice, because a segment has its own copy.
+            // Blocks are counted twice, because each segment has its own copy of its blocks.
             + blocks.capacity() * 2 * size_of::<Block>()
             + self.taken_blocks.capacity()
             + histories.capacity() * size_of::<History>()
             + events.capacity() * size_of::<Event>()
             + annotations.capacity() * size_of::<Annotation>()
             + self.lists.capacity() * size_of::<List>()
-            // Usually each has one or two pairs; incomplete records are short-lived.
+            // Usually, each dictionary has one or two pairs; incomplete records are short-lived.
             + self.dicts.capacity() * 4 * size_of::<(TextId, Value)>()
             + self.growing.capacity() * size_of::<Growing>()
             + self.forward_frames.capacity() * 16
@@ -393,8 +393,9 @@ impl List {
     }
 }
 
-/// Appends a record to a list, which is stored as a range: the record must be the one created right after the list's
-/// last one. A record that is in a list twice is rejected, because a two-byte reference could repeat all its blocks.
+/// Appends a record to a list, which is stored as a range: the record must have been created right after the last
+/// record of the list. A record that is in a list twice is rejected, because a two-byte reference could repeat all its
+/// blocks.
 fn extend_once<T>(range: &mut Range<u32>, records: &[T], at: u32, what: &'static str) -> Result<(), Why> {
     if at != range.end || at as usize >= records.len() {
         return Err(Why::Twice(what));
@@ -416,7 +417,7 @@ fn extend<T: Clone>(range: &mut Range<u32>, records: &mut Vec<T>, at: u32) -> Re
     Ok(())
 }
 
-/// The kind of record, judged by the first key that shows one.
+/// The kind of record, judged by the first key that shows a kind.
 fn deciding(items: &[Value]) -> Option<Kind> {
     items.iter().step_by(2).find_map(|&key| match key {
         Value::Text(text) => match Key::of(text)? {

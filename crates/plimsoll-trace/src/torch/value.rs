@@ -5,7 +5,7 @@ use crate::pickle::Slot;
 use crate::snapshot::{FrameId, Key, PoolIndex, StackId, TextId};
 
 /// A value in a snapshot that is still being read. A container is turned into a record of the snapshot as soon as its keys show
-/// its kind, so a value is a number, or the number of a record.
+/// its kind, so a value is either an integer, or the index of a record.
 #[derive(Clone, Copy)]
 pub(crate) enum Value {
     None,
@@ -22,7 +22,7 @@ pub(crate) enum Value {
     EmptyDict(Slot),
     Frame(FrameId, Slot),
     Stack(StackId, Slot),
-    /// A stack written in several parts.
+    /// A stack that is written in several parts.
     Growing(u32, Slot),
     /// Another kind of list, in `Objects::lists`.
     List(u32, Slot),
@@ -38,7 +38,7 @@ pub(crate) enum Value {
 const _: () = assert!(size_of::<Value>() == 16, "a value is copied often");
 
 impl Value {
-    /// This container's memo index.
+    /// The memo index of this container.
     pub(crate) fn slot(self) -> Slot {
         match self {
             Self::EmptyList(slot)
@@ -52,7 +52,7 @@ impl Value {
         }
     }
 
-    /// The same value with a memo index.
+    /// The value with a memo index.
     pub(crate) fn kept(self, slot: Slot) -> Self {
         match self {
             Self::EmptyList(_) => Self::EmptyList(slot),
@@ -66,7 +66,7 @@ impl Value {
         }
     }
 
-    /// The name of its kind, for an error.
+    /// The name of the kind of value, for an error.
     pub(crate) fn what(self) -> &'static str {
         match self {
             Self::None => "None",

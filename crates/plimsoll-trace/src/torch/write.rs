@@ -1,6 +1,6 @@
 //! Writes a snapshot in PyTorch's format, so that PyTorch's viewer can open it: [`write`].
 //!
-//! Keys are in PyTorch's order. Only keys with a known value are written; missing values are not invented. Texts,
+//! Keys are in PyTorch's order. A key is written only if its value is known; missing values are not invented. Texts,
 //! frames, stacks and pools are written once and then referred to.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::snapshot::{
     Stage, TextId,
 };
 
-/// Which equal stacks of a trace are written once and shared.
+/// Which of the equal stacks of a trace are written only once and shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// All equal stacks, which makes the smallest file.
@@ -147,7 +147,7 @@ impl<W: Write> Writer<'_, W> {
             writer.maybe_text(Key::InternalMetadata, event.internal_metadata)?;
             writer.pool(Key::PoolId, event.pool)?;
             if let Some(category) = event.category {
-                // The viewer recognises categories only by name.
+                // PyTorch's viewer recognises categories only by their names.
                 match writer.snapshot.categories.get(category.index()) {
                     Some(&name) => writer.maybe_text(Key::Category, Some(name))?,
                     None => writer.number(Key::Category, category.index() as u64)?,

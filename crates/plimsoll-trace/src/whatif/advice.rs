@@ -1,9 +1,9 @@
-//! Whether to recommend a setting, and which: [`Advice`]. Every verb uses this one rule.
+//! Whether to recommend a setting, and which: [`Advice`]. All commands use this rule.
 //!
 //! Settings are ranked: those that fit come first, then those with fewer retries, less reserved memory, fewer driver
 //! calls. The best setting is compared with the *simulation* of the recorded settings, never with the recording itself.
-//! The difference between that simulation and the recording is the error of every row. A gain within the error, or one
-//! that rounding hides, is not claimed.
+//! The difference between that simulation and the recording is the error of every row. If a gain is within the error,
+//! or invisible after rounding, it is not claimed.
 
 use plimsoll_alloc::Bytes;
 
@@ -17,9 +17,10 @@ pub enum Advice<'a> {
     /// The simulation of the recorded settings fits although the recording ran out of memory, or the reverse. So the
     /// rows are not reliable.
     NotReproduced,
-    /// A request failed. This setting serves it, and also what the program still needed after it, as far as that is known.
+    /// A request failed. This setting serves it, and also what the program still needed after the request, as far as
+    /// this is known.
     Serves(&'a Row),
-    /// A request failed. This setting serves it, but no setting serves what the program still needed after it.
+    /// A request failed. This setting serves it, but no setting serves what the program still needed after the request.
     ServesOneRequest(&'a Row),
     /// A request failed, and no setting serves it.
     NoneServes,
@@ -101,8 +102,8 @@ impl WhatIf {
         self.rows.first().map_or(0, |baseline| baseline.outcome.peak_reserved_bytes.abs_diff(was))
     }
 
-    /// Whether this is less than the simulated peak of the recorded settings, by more than the error and visibly after
-    /// rounding.
+    /// Whether this number of bytes is less than the simulated peak of the recorded settings, by more than the error
+    /// and visibly after rounding.
     fn is_less(&self, bytes: u64) -> bool {
         let baseline = self.rows.first().map_or(0, |row| row.outcome.peak_reserved_bytes);
         let is_seen = Bytes(bytes).to_string() != Bytes(baseline).to_string();
@@ -137,7 +138,7 @@ mod tests {
         Row { setting: setting.to_owned(), outcome }
     }
 
-    /// A recording that reserved 1000 MiB, with the simulation of its settings, and of others.
+    /// A recording that reserved 1000 MiB, with the simulation of its own settings, and of other settings.
     fn what_if(baseline: Row, tried: &[Row]) -> WhatIf {
         WhatIf {
             recorded: Outcome { retries: baseline.outcome.retries, ..row("", 1000, 0).outcome },

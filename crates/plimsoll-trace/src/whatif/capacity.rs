@@ -9,7 +9,7 @@ use crate::timeline::Timeline;
 /// The source of the capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapacitySource {
-    /// A request that failed.
+    /// The capacity follows from a request that failed.
     Failure,
     /// A request that was retried. The available memory is at least the maximum that was reserved when a request was
     /// rejected.
@@ -45,7 +45,7 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    /// The capacity that the recording shows, or the device's total if known, whichever is lower.
+    /// The capacity that the recording shows, or the device's total memory if it is known, whichever is lower.
     pub(super) fn of(
         timeline: &Timeline,
         failures: &[Failure],
@@ -66,8 +66,8 @@ impl Capacity {
         [failed.or(retried), total].into_iter().flatten().min_by_key(|capacity| capacity.bytes)
     }
 
-    /// The total memory of the simulated device. If the process had a memory fraction, that fraction of the total
-    /// equals this capacity, unless the capacity is already the device's total.
+    /// The total memory of the simulated device. If the process had a memory fraction, the total is chosen such that
+    /// this fraction of it equals the capacity, unless the capacity is already the device's total.
     pub(super) fn device_bytes(self, fraction: f64) -> u64 {
         if self.source == CapacitySource::DeviceTotal || !(fraction > 0.0 && fraction < 1.0) {
             return self.bytes;
@@ -77,7 +77,8 @@ impl Capacity {
     }
 }
 
-/// Applies the memory fraction of the process to the settings to try: they apply to its share, not to the complete device.
+/// Applies the memory fraction of the process to the settings to try: they apply to the fraction, not to the complete
+/// device.
 pub(super) fn within_fraction(config: Config, fraction: f64) -> Config {
     let share = config.per_process_memory_fraction() * fraction;
     config.clone().with_per_process_memory_fraction(share).unwrap_or(config)

@@ -1,5 +1,5 @@
-//! What a simulation requires of an allocator: [`Policy`]. PyTorch's allocator and the packed one
-//! implement it.
+//! What a simulation requires of an allocator: [`Policy`]. Implemented by `Allocator` (PyTorch's policy) and
+//! `PackedAllocator` (which reserves little more than is allocated).
 
 use plimsoll_alloc::{
     Allocation, Allocator, Driver, Error, Observer, PackedAllocation, PackedAllocator, PackedWaiting,

@@ -1,5 +1,5 @@
 //! A recording as a program for any allocator: [`Program`]. Blocks have reusable slots, so a simulation needs only as
-//! many slots as there are live blocks at one time.
+//! many slots as there are live blocks at the same time.
 
 use plimsoll_alloc::{PoolId, StreamId};
 
@@ -25,7 +25,7 @@ pub(super) enum Step {
     Complete(Place),
     /// The program released the cache.
     EmptyCache,
-    /// A request that failed in the recording. If it is served, its block is freed immediately.
+    /// A request that failed in the recording. If the simulation serves the request, the block is freed immediately.
     Failed {
         pool: Option<PoolIndex>,
         bytes: u64,
@@ -50,7 +50,7 @@ pub(super) struct Program {
 struct Writer<'a> {
     timeline: &'a Timeline,
     steps: Vec<Step>,
-    /// The slot of each life that has one.
+    /// The slot of each block lifetime that has a slot.
     place_of: Vec<Place>,
     free_places: Vec<Place>,
     places: Place,
@@ -128,7 +128,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Repeats a release of the cache, if the program itself caused it. The others are not repeated: the simulated
+    /// Repeats a release of the cache, if the program itself caused it. Other releases are not repeated: the simulated
     /// device rejects requests itself, which makes its allocator release memory.
     fn release(&mut self, cause: Cause) {
         match cause {
@@ -151,7 +151,7 @@ impl Writer<'_> {
         self.packed_bytes = self.packed_bytes.max(self.in_use_bytes);
     }
 
-    /// Frees the block of a life, which is live or waiting.
+    /// Frees the block of a lifetime. The block is live or waiting.
     fn free(&mut self, life: LifeIndex) {
         let place = std::mem::replace(&mut self.place_of[life.index()], NOWHERE);
         if place == NOWHERE {

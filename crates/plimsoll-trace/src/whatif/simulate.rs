@@ -1,4 +1,5 @@
-//! Runs a program on our allocator, or on the packed one, with a simulated device: [`simulate`], [`simulate_packed`].
+//! Runs a program on our allocator with PyTorch's policy, or on the packed allocator, with a simulated device:
+//! [`simulate`], [`simulate_packed`].
 
 use plimsoll_alloc::{
     Allocator, Config, Error, Event, Observer, PackedAllocator, PoolId, Request, SimDriver, StreamId,
@@ -10,7 +11,7 @@ use super::{Outcome, PackedPolicy};
 use crate::snapshot::{EventIndex, PoolIndex};
 use crate::still_needed::StillNeeded;
 
-/// The size of an unlimited device. Address space is reserved in proportion to it, so it is finite.
+/// The size of an unlimited device. Address space is reserved in proportion to the size, so the size must be finite.
 const BOUNDLESS_BYTES: u64 = 1 << 50;
 
 /// Accumulates the figures of one row.
@@ -74,7 +75,7 @@ struct Run<'a, P: Policy<Tally>> {
     waiting: usize,
 }
 
-/// Runs the program. If a request fails, the program continues without it.
+/// Runs the program. If a request fails, the program continues without the block.
 pub(super) fn simulate(program: &Program, config: &Config, capacity_bytes: Option<u64>) -> Outcome {
     let mut run = Run::new(program, torch(program, config, capacity_bytes));
     for step in &program.steps {
@@ -83,8 +84,8 @@ pub(super) fn simulate(program: &Program, config: &Config, capacity_bytes: Optio
     std::mem::take(&mut run.allocator.tally().outcome)
 }
 
-/// Runs the program under the packed policy. `fraction` limits its share of the device. `last_step` is the last event
-/// before the last step, and the last event in that step.
+/// Runs the program under the packed policy. `fraction` limits the fraction of the device that it may use. `last_step`
+/// is the last event before the last step, and the last event in that step.
 pub(super) fn simulate_packed(
     program: &Program,
     fraction: f64,
@@ -138,7 +139,8 @@ fn packed(fraction: f64, capacity_bytes: Option<u64>) -> PackedAllocator<SimDriv
 }
 
 /// Whether the setting serves the last request that failed in the recording, and then everything that was still needed,
-/// all live at the same time. If the individual sizes are unknown, their sum must fit in addition to what is allocated.
+/// all live at the same time. If the individual sizes are unknown, their sum must fit in addition to the allocated
+/// memory.
 pub(super) fn serves_rest(
     program: &Program,
     config: &Config,

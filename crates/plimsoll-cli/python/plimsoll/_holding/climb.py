@@ -20,7 +20,7 @@ from .objects import attributes, is_a, is_ours, locals_of, name_of_globals
 
 SECONDS = 2.0  # the time limit of a walk
 WIDTH = 48  # the maximum number of objects in one level
-MOST = 400  # the maximum number of objects in one branch
+MOST = 400  # the maximum number of objects in a branch
 BRANCHES = 8  # the maximum number of an object's referrers that are followed
 
 
@@ -33,16 +33,16 @@ class Local:
 
 
 class Chain:
-    """The objects from the start up to the topmost one that was found, and what the topmost one is."""
+    """The objects from the start up to the topmost object that was found, and the root that the topmost object is."""
 
     def __init__(self, objects: list[Any], root: Local | str | None, is_garbage: bool = False) -> None:
         self.objects = objects
         self.root = root  # a variable of a running function, a module's name, or None
-        self.is_garbage = is_garbage  # only the collector would free it
+        self.is_garbage = is_garbage  # only the garbage collector would free the objects
 
 
 class Branch:
-    """The search above one of the objects that refer to the start."""
+    """The part of the search that starts at one object that refers to the start."""
 
     def __init__(self, start: Any, holder: Any) -> None:
         self.objects = {id(start): start, id(holder): holder}
@@ -72,7 +72,7 @@ class Climb:
         return time.monotonic() > self.until
 
     def chains(self, starts: tuple[Any, ...]) -> list[list[Chain]]:
-        """For each object, a chain for each of its referrers."""
+        """For each of these objects, a list with one chain for each object that refers to it."""
         branches = self.branches(starts)
         found = [[Chain([it], root) for root in self.locals.get(id(it), ())] for it in starts]
         self.own.update(id(chain.objects) for chains in found for chain in chains)
@@ -86,7 +86,7 @@ class Climb:
         return found
 
     def branches(self, starts: tuple[Any, ...]) -> list[tuple[int, Branch]]:
-        """A branch for each referrer of these objects, with the index of the object it refers to."""
+        """A branch for each object that refers to one of `starts`, with the index of that start."""
         found: list[tuple[int, Branch]] = []
         for owner, below in self.referring(starts):
             for nth, start in enumerate(starts):
@@ -126,7 +126,9 @@ class Climb:
         branch.frontier = []
 
     def referring(self, objects: tuple[Any, ...]) -> list[tuple[Any, set[int]]]:
-        """The objects that refer to any of these, with the addresses of the objects to which they refer."""
+        """The objects that refer to any of the given `objects`, each with the addresses of the given objects to which
+        it refers.
+        """
         wanted = {id(it) for it in objects}
         found = []
         for owner in gc.get_referrers(*objects):
@@ -138,7 +140,7 @@ class Climb:
         return found
 
     def made(self, branch: Branch, top: int, root: Local | str | None, is_garbage: bool = False) -> Chain:
-        """The chain of a branch. From then on, its list counts as one of our own containers."""
+        """Makes the chain of a branch. From then on, the chain's list counts as one of our own containers."""
         chain = Chain(branch.chain(top), root, is_garbage)
         self.own.add(id(chain.objects))
         return chain
@@ -179,12 +181,12 @@ def modules() -> dict[int, str]:
     for name, module in list(sys.modules.items()):
         own = attributes(module) if is_a(module, types.ModuleType) else None
         if type(name) is str and own is not None:
-            found.setdefault(id(own), name)  # the first name: `__main__` has others as well
+            found.setdefault(id(own), name)  # the first name: the module `__main__` also has other names
     return found
 
 
 def running() -> dict[int, list[Local]]:
-    """The variables of all running functions by the address of their values."""
+    """The variables of all running functions, by the addresses of the variables' values."""
     import threading
 
     names = {}

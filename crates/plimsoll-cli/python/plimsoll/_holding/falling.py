@@ -1,5 +1,5 @@
 """Finds training memory that disappeared and never came back: gradients, optimizer states and buffers that existed in
-earlier steps but not in the latest ones.
+earlier steps but not in the latest steps.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from .objects import is_a
 # The first steps are all examined. After that, only steps whose number is a power of two and steps in which memory
 # falls are examined.
 OFTEN = 8
-LEAST_PART = 100  # of the allocated bytes: less is not reported
+LEAST_PART = 100  # less than this part (1/100) of the allocated bytes is not reported
 LOOKS = 2  # the examined steps in which a tensor must be missing to count as gone
-UNUSED = 4  # the same for the gradient of a parameter that is not frozen
+UNUSED = 4  # `LOOKS` for the gradient of a parameter that is not frozen
 NAMES = 3  # the maximum number of parameters to name
 
 
@@ -25,8 +25,8 @@ class Kept:
 
     def __init__(self) -> None:
         self.level = 0  # allocated bytes at the latest step of the optimizer
-        self.looks: list[int] = []  # the steps
-        self.seen: dict[tuple[str, Any], tuple[int, int]] = {}  # the most bytes, and the last look that saw it
+        self.looks: list[int] = []  # the steps that were examined
+        self.seen: dict[tuple[str, Any], tuple[int, int]] = {}  # the tensor's most bytes, and its last step
 
 
 class Falling:
@@ -37,7 +37,7 @@ class Falling:
 
         self.torch, self.known = torch, Tensors(torch)
         self.kept: weakref.WeakKeyDictionary[Any, Kept] = weakref.WeakKeyDictionary()  # by optimizer
-        self.modules: weakref.WeakSet[Any] = weakref.WeakSet()  # those with buffers
+        self.modules: weakref.WeakSet[Any] = weakref.WeakSet()  # the modules that have buffers
         register_module_buffer_registration_hook(self.registered)
 
     def registered(self, module: Any, name: str, tensor: Any) -> None:
@@ -45,8 +45,8 @@ class Falling:
         self.modules.add(module)
 
     def stepped(self, optimizer: Any, step: int, level: int) -> None:
-        """Called after an optimizer's step, with the number of allocated bytes. For most steps, this costs only a
-        comparison.
+        """Called after an optimizer's step, with the number of allocated bytes. For most steps, the call costs only a
+        comparison of numbers.
         """
         kept = self.kept.setdefault(optimizer, Kept())
         falls, kept.level = level < kept.level - kept.level // LEAST_PART, level
@@ -67,7 +67,7 @@ class Falling:
                 kept.seen[key] = max(most, tensor.numel() * tensor.element_size()), nth
 
     def there(self, optimizer: Any) -> Any:
-        """The keys and tensors that exist now."""
+        """The tensors of an optimizer that exist now: gradients, states and buffers, each with its key."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 gradient = self.known.get(parameter, "grad") if self.known.get(parameter, "is_leaf") else None
@@ -89,7 +89,7 @@ class Falling:
         return sorted(found, key=lambda it: -it["bytes"])
 
     def gone(self, optimizer: Any, kept: Kept) -> list[protocol.Fall]:
-        """Rows for one optimizer: the tensors that earlier checks found and the latest ones did not."""
+        """Rows for one optimizer: the tensors that existed in earlier steps but not in the latest examined steps."""
         parameters = [it for group in optimizer.param_groups for it in group["params"]]
         frozen = {id(it) for it in parameters if not it.requires_grad}
         rows: dict[tuple[str, int, bool], tuple[int, list[int]]] = {}
@@ -108,7 +108,7 @@ class Falling:
         ]
 
     def text(self, category: str, owners: list[int], is_frozen: bool) -> str:
-        """A description of the tensors that disappeared: `the gradients of 3 parameters (0.weight, …), which are
+        """Describes tensors that disappeared, for example `the gradients of 3 parameters (0.weight, …), which are
         frozen`.
         """
         owners = list(dict.fromkeys(owners))

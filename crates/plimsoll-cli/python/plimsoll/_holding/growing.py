@@ -9,8 +9,8 @@ from .holder import Holder
 from .survey import Survey
 
 ROWS = 3  # the maximum number of holders to name
-SHARE = 0.3  # of the growth: a holder that keeps less is not named
-LEAST = 0.1  # of all allocated bytes: when memory runs out, a holder that keeps less is not named
+SHARE = 0.3  # a holder that keeps less than this part of the growth is not named
+LEAST = 0.1  # the same part of all allocated bytes, when memory runs out
 LOOKS = 3  # how many failed requests are examined: a program may catch thousands
 
 
@@ -19,7 +19,7 @@ class Growing:
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self.first: dict[int, tuple[int, Survey]] = {}  # by device: the bytes at the first survey, and that survey
+        self.first: dict[int, tuple[int, Survey]] = {}  # by device: the allocated bytes, and the first survey
         self.found: dict[int, list[Holder]] = {}  # by device: the holders to name
         self.looks = 0  # failed requests that were examined
 
@@ -33,7 +33,7 @@ class Growing:
                 self.grew(device, level)
 
     def begins(self, device: int, level: int) -> None:
-        """Takes the first survey of a device whose memory grows, unless there is one."""
+        """Takes the first survey of a device whose memory grows, unless it was already taken."""
         if device not in self.first:
             survey = self.survey(device)
             if survey is not None:
@@ -45,8 +45,9 @@ class Growing:
             self.compare(device, level, self.survey(device))
 
     def ran_out(self, device: int, level: int) -> None:
-        """Called when a request has failed. Finds the owners of memory that has grown. If there are none, names every
-        holder of a large part of all memory, except plain variables, because these keep what the current step needs.
+        """Called when a request has failed. Finds the owners of memory that has grown. If memory has not grown, names
+        every holder of a large part of all memory, except plain variables, because plain variables keep the memory that
+        the current step needs.
         """
         self.looks += 1
         survey = self.survey(device) if self.looks <= LOOKS else None
@@ -56,7 +57,7 @@ class Growing:
             self.keep(device, [it for it in many if it.bytes >= LEAST * level])
 
     def compare(self, device: int, level: int, survey: Survey | None) -> None:
-        """Compares a survey with the first one of its device, if memory has grown since."""
+        """Compares a survey with the first survey of the device, if memory has grown since the first survey."""
         before, first = self.first.get(device, (level, None))
         if first is None or survey is None or level <= before:
             return
@@ -65,7 +66,9 @@ class Growing:
         self.keep(device, [it for key, it in grown.items() if it.bytes - known[key] >= SHARE * (level - before)])
 
     def survey(self, device: int) -> Survey | None:
-        """A survey of the current moment. None if it failed, because a failure here must not end the program."""
+        """Makes a survey of the current moment. Returns None if the survey fails, because a failure here must not end
+        the program.
+        """
         try:
             return Survey(self.torch, device)
         except Exception:

@@ -1,4 +1,4 @@
-"""Describes a chain of objects in words, with the bytes that a container on it keeps."""
+"""Describes a chain of objects in words, with the bytes that a container in the chain keeps."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class Holder:
     """An object that keeps a tensor's memory allocated.
 
     ``kind`` is ``local``, ``global``, ``class attribute``, ``closure``, ``default argument``, ``function attribute``,
-    ``generator``, ``traceback``, ``thread`` (a variable of a function that runs in another), ``cycle`` (only the collector
-    frees it), ``gradient``, ``graph`` (an autograd graph saves it), or ``unknown``: it has no name in Python.
-    ``tensors`` and ``bytes`` count everything that the same list or dictionary keeps.
+    ``generator``, ``traceback``, ``thread`` (a local variable of a function that runs in another thread), ``cycle``
+    (only the garbage collector frees the tensor), ``gradient``, ``graph`` (an autograd graph saves it), or ``unknown``
+    (no name in Python leads to the tensor). ``tensors`` and ``bytes`` count all tensors that the same list or
+    dictionary keeps.
     """
 
     kind: str
@@ -37,8 +38,9 @@ class Holder:
 
 
 def best(found: list[Chain]) -> list[Chain]:
-    """The chains that lead to a name in the program. If there are none, those that lead to any name; otherwise those
-    not in a cycle; otherwise all.
+    """The most informative group of chains, at most MOST of them: the chains that lead to a name in the program; if
+    there are none, the chains that lead to a name in a library; if there are none, the chains that are not in a cycle;
+    otherwise all chains.
     """
     named = [it for it in found if it.root is not None or len(it.objects) > 1 and is_a(it.objects[-1], type)]
     own = [it for it in named if not (isinstance(it.root, Local) and is_library(it.root.file))]
@@ -57,8 +59,8 @@ def text_of(chain: Chain, content: str = "") -> str:
 
 
 def holder_of(chain: Chain, known: Tensors, graphs: Graphs = MappingProxyType({})) -> Holder:
-    """The holder that a chain leads to. `graphs` maps the addresses of tensors to the storages that their
-    graphs keep.
+    """The holder that a chain leads to. `graphs` maps the addresses of tensors to the storages that the tensors' graphs
+    keep.
     """
     inner, tensor = parts(chain)[0], chain.objects[0]
     tensors, storages = known.content(inner.many[0]) if inner.many else ({id(tensor)}, dict([known.storage(tensor)]))

@@ -1,8 +1,8 @@
-"""The tensors of the process that Python knows about, their bytes, and the other memory that their autograd graphs
+"""The tensors of this process that have a Python object, their bytes, and the other memory that their autograd graphs
 keep.
 
-Storages are identified by their address, and their data is never read. Meanwhile, no code of tensor subclasses or modes
-runs, and no saved-tensor hooks.
+Storages are identified by their address, and their data is never read. While this code runs, no code of tensor
+subclasses or modes runs, and no saved-tensor hooks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Tensors:
         self.kinds: dict[int, bool] = {}  # by the address of a class: whether its objects are plain tensors
 
     def is_tensor(self, obj: Any) -> bool:
-        """Whether an object is a tensor with its own memory: not a wrapper of others, such as a DTensor."""
+        """Whether an object is a tensor with its own memory: not a wrapper of other tensors, such as a DTensor."""
         kind = type(obj)
         known = self.kinds.get(id(kind))
         if known is None:
@@ -34,7 +34,7 @@ class Tensors:
         return known
 
     def is_plain(self, kind: type) -> bool:
-        """Whether the objects of a class are such tensors."""
+        """Whether the objects of a class are tensors with their own memory."""
         bases = mro(kind)
         if not any(base is self.torch.Tensor for base in bases):
             return False
@@ -61,22 +61,24 @@ class Tensors:
             return 0, 0
 
     def is_on(self, tensor: Any, device: int | None) -> bool:
-        """Whether a tensor is on this GPU; None means any."""
+        """Whether a tensor is on this GPU; with None, whether it is on any GPU."""
         return device is None or bool(self.get(tensor, "is_cuda")) and self.get(tensor, "device").index == device
 
     def all(self) -> list[Any]:
-        """All tensors that Python knows about."""
+        """All tensors that have a Python object."""
         return [it for it in gc.get_objects() if self.is_tensor(it)]
 
     def owner_of_gradient(self, gradient: Any) -> Any:
-        """The tensor whose `.grad` is this one."""
+        """The tensor whose `.grad` is `gradient`."""
         for it in gc.get_objects():
             if self.is_tensor(it) and self.get(it, "is_leaf") and self.get(it, "grad") is gradient:
                 return it
         return None
 
     def content(self, many: Any) -> tuple[set[int], dict[int, int]]:
-        """The addresses of the tensors in a container and in nested ones, and their storages with the bytes."""
+        """The addresses of the tensors in a container and in the containers nested in it, and the bytes of their
+        storages by the storages' addresses.
+        """
         left, looked = [many], 0
         seen, found = {id(many)}, set()
         storages: dict[int, int] = {}
@@ -116,7 +118,7 @@ class Tensors:
         return found
 
     def order(self, tensor: Any) -> int:
-        """The position of a tensor's node in the order in which its thread created nodes."""
+        """The sequence number of the tensor's node. A thread numbers its nodes in the order of their creation."""
         number = attribute(self.get(tensor, "grad_fn"), "_sequence_nr")
         return int(number()) if number is not None else 0
 
@@ -131,7 +133,7 @@ class Tensors:
                     except Exception:  # the tensors are already freed
                         continue
                     for it in value if type(value) in (tuple, list) else (value,):
-                        data = attribute(it, "data")  # PyTorch before 2.10 has none
+                        data = attribute(it, "data")  # in PyTorch before 2.10, hooks have no `data`
                         found += [] if data is None else [data]
         return found
 

@@ -1,5 +1,5 @@
-"""The text for a chain of objects: an expression as it would be written in the program, and where its first name is
-defined.
+"""Describes a chain of objects: an expression as it would be written in the program, and where the expression's first
+name is defined.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ class Part:
     def __init__(self, kind: str, start: str, where: str) -> None:
         self.kind, self.where = kind, where
         self.words = [start]
-        self.owner: tuple[Any, int] | None = None  # the innermost object with an attribute, and its index in `words`
-        self.many: tuple[Any, int] | None = None  # the container of the last elements, and its index
+        self.owner: tuple[Any, int] | None = None  # the innermost object with an attribute; its index in `words`
+        self.many: tuple[Any, int] | None = None  # the last container with an element; its index in `words`
 
     def attribute(self, owner: Any, name: str) -> None:
-        """`.name` of an object."""
+        """Adds `.name` of an object to the expression."""
         self.owner, self.many = (owner, len(self.words)), None
         self.words.append(f".{name}")
 
     def element(self, many: Any, word: str) -> None:
-        """`[key]` of a container."""
+        """Adds `[key]` of a container to the expression."""
         self.many = self.many or (many, len(self.words))
         self.words.append(word)
 
     def text(self, content: str = "") -> str:
-        """`self.history` of `Trainer` (list of 3 tensors), reached as `trainer.history`, a global of train.py."""
+        """The text, for example `self.history` of `Trainer` (list of 3 tensors), reached as `trainer.history`, a global
+        of train.py.
+        """
         words = self.words[: self.many[1]] if self.many else self.words
         whole, where = cut("".join(words)), self.where and f", {self.where}"
         content = content and f" ({content})"
@@ -103,8 +105,8 @@ def first(chain: Chain) -> Part:
 
 
 def down(objects: list[Any], at: int, found: list[Part]) -> int:
-    """Adds the step from an object to the next one below it, or to the one after that. Returns the index that was
-    reached.
+    """Adds the step from an object to the next object below it, or to the object after that. Returns the index of the
+    object that was reached.
     """
     owner, child, part = objects[at], objects[at - 1], found[-1]
     if type(owner) is FunctionType:
@@ -141,7 +143,9 @@ def down(objects: list[Any], at: int, found: list[Part]) -> int:
 
 
 def of_attributes(objects: list[Any], at: int, part: Part) -> int:
-    """An attribute of an object, if its `__dict__` is next in the chain; for a module, its submodule, parameter or buffer."""
+    """Adds an attribute of an object, if the object's `__dict__` is next in the chain; for a module, a submodule,
+    parameter or buffer.
+    """
     owner, variables = objects[at], objects[at - 1]
     if at < 2:
         return at - 1
@@ -159,7 +163,7 @@ def of_attributes(objects: list[Any], at: int, part: Part) -> int:
 
 
 def of_function(objects: list[Any], at: int, found: list[Part]) -> int:
-    """A variable in a function's closure, a default argument, or an attribute of the function."""
+    """Adds the step from a function to a variable in its closure, a default argument, or an attribute."""
     owner, child = objects[at], objects[at - 1]
     place = code(owner.__code__, owner.__code__.co_firstlineno, qualified(owner))
     below = objects[at - 2] if at > 1 else None
@@ -187,7 +191,7 @@ def qualified(function: FunctionType) -> str:
 
 
 def of_traceback(objects: list[Any], at: int, found: list[Part], error: str | None = None) -> int:
-    """The step from a traceback down to the variable in its frame."""
+    """Adds the step from a traceback down to a variable in one of its frames."""
     while at > 0 and type(objects[at]) is TracebackType:
         at -= 1
     if type(objects[at]) is not FrameType or at == 0:
@@ -203,12 +207,12 @@ def of_traceback(objects: list[Any], at: int, found: list[Part], error: str | No
 
 
 def local(frame: FrameType, value: Any) -> str:
-    """The name of a variable by its value."""
+    """The name of the variable of a frame that has this value."""
     return next((name for name, it in locals_of(frame) if it is value), "…")
 
 
 def code(of: CodeType, line: int, name: str | None = None) -> str:
-    """`step` (train.py:7)."""
+    """The text for a function at a line, for example `step` (train.py:7)."""
     return function(name or of.co_name, of.co_filename, line)
 
 

@@ -1,4 +1,4 @@
-"""Reads an object's class, attributes and locals without calling any code of the program, because it may have
+"""Reads an object's class, attributes and locals without calling any code of the program, because the program may have
 classes whose `__eq__`, `__repr__` or `__getattr__` fail, read the device, or never end.
 """
 
@@ -95,7 +95,7 @@ def name_of_globals(variables: dict[Any, Any]) -> str | None:
 
 
 def is_ours(obj: Any) -> bool:
-    """Whether an object belongs to us, because its frame, its module or its class is one of ours."""
+    """Whether an object belongs to us, because it is our frame or module, or its class is ours."""
     if type(obj) is FrameType:
         name = dict.get(obj.f_globals, "__name__")
     elif type(obj) is types.FunctionType:

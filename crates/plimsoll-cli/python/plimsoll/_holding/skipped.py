@@ -9,14 +9,14 @@ from typing import Any
 
 
 class Skipped:
-    """The steps of this process's optimizers that used a GradScaler, and the ones that were skipped."""
+    """Counts the steps of this process's optimizers that used a GradScaler, and the steps that were skipped."""
 
     def __init__(self, torch: Any) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
         self.in_python = self.tried = 0
-        self.steps = 0  # of all optimizers
+        self.steps = 0  # steps of all optimizers
         self.on_devices: dict[Any, OnDevice] = {}
         register_optimizer_step_post_hook(self.stepped)
         module = getattr(torch.amp, "grad_scaler", None) or torch.cuda.amp.grad_scaler  # before 2.3
@@ -37,8 +37,8 @@ class Skipped:
 
     @property
     def count(self) -> int:
-        """The number of skipped steps. It may not include steps that a GPU has not finished yet, because this does not
-        wait for the GPU.
+        """The number of skipped steps. Steps that a GPU has not finished yet may be missing, because this function does
+        not wait for the GPU.
         """
         return self.in_python + sum(it.known() for it in self.on_devices.values())
 
@@ -53,8 +53,8 @@ class Skipped:
             return
 
     def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Called after an optimizer's step. If GradScaler has set the optimizer's `found_inf`, its kernel skips the
-        step if that value is not 0.
+        """Called after an optimizer's step. If GradScaler has set the optimizer's `found_inf`, the optimizer's kernel
+        skips the step if `found_inf` is not 0.
         """
         self.steps += 1
         found = getattr(optimizer, "found_inf", None)
@@ -89,10 +89,10 @@ class OnDevice:
             self.host.copy_(self.total, non_blocking=True)
 
     def known(self) -> int:
-        """The count, as far as it has reached the host."""
+        """The count that has reached the host so far."""
         return int(self.host.item())
 
     def settle(self) -> None:
-        """Waits for the device."""
+        """Waits for the device, so that the count on the host is complete."""
         if self.device.type == "cuda":
             self.torch.cuda.synchronize(self.device)

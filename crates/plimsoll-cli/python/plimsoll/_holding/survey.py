@@ -1,7 +1,7 @@
 """Finds the owners of GPU memory other than the model and its optimizer: lists, dictionaries, attributes, closures,
 tracebacks, cycles, and autograd graphs that are never freed.
 
-If many tensors have the same size, only a few of them are examined, so 100,000 take little longer than ten.
+If many tensors have the same size, only a few of them are examined, so 100,000 tensors take little longer than ten.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .objects import attributes, is_a
 
 GROUPS = 12  # the maximum number of groups of tensors to examine
 SAMPLES = 3  # tensors to examine in each group
-FEW = 3  # a variable with fewer tensors keeps only memory that the current step needs
+FEW = 3  # a variable with fewer tensors is assumed to keep only memory that the current step needs
 
 
 class Survey:
-    """The holders at one moment, by their text without indices."""
+    """The holders of memory at one moment. Holders whose texts differ only in indices are counted together."""
 
     def __init__(self, torch: Any, device: int | None) -> None:
         self.known, self.device = Tensors(torch), device
@@ -57,9 +57,7 @@ class Survey:
         return tensors, model
 
     def graphs(self, tensors: list[Any], model: set[int]) -> Graphs:
-        """The storages that the graphs behind tensors keep, by the tensors' addresses. A graph counts for its
-        last tensor.
-        """
+        """The storages that the tensors' graphs keep, by the tensors' addresses. A graph counts for its last tensor."""
         known = self.known
         return {
             id(root): {address: size for address, size in saved.items() if address not in model}
@@ -84,7 +82,7 @@ class Survey:
         return [groups[it] for it in sorted(groups, key=lambda it: -sizes[it])[:GROUPS]]
 
     def look_up(self, groups: list[list[Any]], graphs: Graphs, climb: Climb) -> None:
-        """The holders of some tensors of each group."""
+        """Finds the holders of some tensors of each group."""
         climb.own.update(map(id, groups))
         samples = [some(it) for it in groups]
         climb.own.update(map(id, samples))
@@ -97,7 +95,9 @@ class Survey:
                     self.add(*max(found, key=lambda it: it[1].tensors), len(group) // len(of_group))
 
     def add(self, chain: Chain, holder: Holder, times: int) -> None:
-        """Adds the holder of a sampled tensor, with everything that its container keeps, or else with `times` its own bytes."""
+        """Adds the holder of a sampled tensor, with everything that its container keeps, or else with `times` times the
+        bytes of the tensor.
+        """
         part, key = parts(chain)[0], masked(text_of(chain))
         if part.kind == "unknown":
             return  # mostly the arguments of a running call

@@ -1,1 +1,3 @@
-"""Loads our modules into every Python process of a program, and runs them when the program imports certain modules."""
+"""Loads our modules into every Python process of a program, and calls their functions when the program imports certain
+modules.
+"""

@@ -22,7 +22,7 @@ class OtherVersionError(ImportError):
 
 class Finder:
     """Runs functions after modules have been imported. A second instance that wraps the same loader would break the
-    first, so there is only one.
+    first instance, so only one is created.
     """
 
     def __init__(self, then: Mapping[str, Callable[[Any], object]]) -> None:
@@ -32,7 +32,9 @@ class Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec that the other finders find, with a loader that calls the module's function at the end."""
+        """Returns the module's spec as the other finders find it, with a loader that calls our function once the module
+        is loaded.
+        """
         if name not in self.then or name in self.inside:
             return None
         import importlib.util
@@ -56,7 +58,7 @@ class Finder:
                     then(module)
             except OtherVersionError:
                 raise
-            except Exception as why:  # It must not fail the program.
+            except Exception as why:  # A failure here must not end the program.
                 print(f"plimsoll: cannot hook {name} in this process: {why}", file=sys.stderr)
 
         loader.exec_module = exec_module
@@ -69,8 +71,8 @@ def hook(then: Mapping[str, Callable[[Any], object]]) -> None:
 
 
 def check_version(module: ModuleType) -> None:
-    """Called when the program imports the wheel's package: rejects one with a different version. Sources that are not
-    installed as a wheel have no version.
+    """Called when the program imports the wheel's package: rejects a package with a different version. Sources that are
+    not installed as a wheel have no version.
     """
     import importlib.metadata
 

@@ -1,7 +1,7 @@
-"""The first of our code to run in every Python process of a program under `plimsoll predict` or `plimsoll run`.
+"""The first code of ours that runs in every Python process of a program under `plimsoll predict` or `plimsoll run`.
 
 The program `plimsoll` unpacks this file into a private folder that comes first in PYTHONPATH. Next to it is the
-package PACKAGE, which contains the wheel's modules that a verb needs, under a name that no installed package has. So
+package PACKAGE, which contains the wheel's modules that a command needs, under a name that no installed package has. So
 the user's environment does not need the wheel. This file and its imports must be fast, because processes that never
 import PyTorch run them too.
 """
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-VERB = "predict"  # the program writes its verb here: "predict" or "run"
-VERSION = ""  # the program writes its version here
+VERB = "predict"  # the program `plimsoll` writes its command here: "predict" or "run"
+VERSION = ""  # the program `plimsoll` writes its version here
 PACKAGE = "plimsoll_injected"
-FROZEN = "<frozen plimsoll "  # prefix of our frames' file names, which tells them from the program's
+FROZEN = "<frozen plimsoll "  # prefix of our frames' file names, which distinguishes our frames from the user's
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -58,7 +58,7 @@ class Package:
 
 
 def begin() -> None:
-    """Starts the verb in this process, and then runs the user's own sitecustomize."""
+    """Starts the command (`predict` or `run`) in this process, and then runs the user's own sitecustomize."""
     import importlib
 
     sys.meta_path.insert(0, Package)

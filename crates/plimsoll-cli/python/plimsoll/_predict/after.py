@@ -1,5 +1,5 @@
-"""The program's code after the training loop, and whether it may need memory, for example for another training, a large
-tensor or an evaluation.
+"""The program's code after the training loop, and whether it may need memory, for example for another training run, a
+large tensor or an evaluation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .growth import around
 from .heavy import Heavy
 from .source import SCOPES, Source, block_of, own_nodes, scope_of
 
-MOST = 20  # the maximum number of places
+MOST = 20  # the maximum number of places to list
 
 
 def after(frame: FrameType | None, heavy: Heavy) -> list[protocol.Place]:
@@ -23,7 +23,7 @@ def after(frame: FrameType | None, heavy: Heavy) -> list[protocol.Place]:
     """
     found: list[protocol.Place] = []
     stack = list(frames.of_program(frame))
-    # What a function inside the loop does after the step runs in each iteration.
+    # The statements that follow the step in a function called by the loop run in each iteration, so they do not count.
     first = next((at for at, own in enumerate(stack) if around(own)), 0)
     for own in stack[first:]:
         file = own.f_code.co_filename

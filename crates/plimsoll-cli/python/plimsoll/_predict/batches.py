@@ -1,8 +1,8 @@
-"""Examines the batches of the training loader that follow the last step, to find out whether one is larger than those
-of the steps.
+"""Examines the batches of the training loader that follow the last step, to find out whether one of them is larger than
+all batches of the steps.
 
-They are loaded but not trained on, except that one step then runs with the largest. If loading is slow, only the
-first ones are loaded.
+These batches are loaded but not used for training, except that one more step runs with the largest batch. If loading is
+slow, only the first of them are loaded.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 from .. import protocol
 
-SECONDS = 0.4  # for loading batches
-MORE = 1.02  # a batch with this many times the elements is worth a step
+SECONDS = 0.4  # the time limit for loading batches
+MORE = 1.02  # a batch with this many times the elements of the largest so far is worth a step
 
 
 class Batches:
-    """The batches of one loop over the training loader."""
+    """The batches that one loop over the training loader gets."""
 
     def __init__(self, torch: Any, iterator: Any, loader: Any) -> None:
         self.torch, self.iterator = torch, iterator
         try:
             self.total: int | None = len(loader)
         except Exception:
-            self.total = None  # a dataset that has no length
+            self.total = None  # the dataset has no length
         self.sizes: set[int] = set()  # elements of the batches so far
         self.made = 0
         self.is_searched = self.is_complete = False
@@ -51,7 +51,7 @@ class Batches:
         return sum(self.elements(it, depth + 1) for it in parts) if depth < 4 else 0
 
     def larger(self, following: Callable[[Any], Any]) -> Any:
-        """The largest of the following batches, if it is larger than all earlier ones; otherwise None."""
+        """The largest of the following batches, if it is larger than all earlier batches; otherwise None."""
         if self.is_searched:
             return None
         self.is_searched = True

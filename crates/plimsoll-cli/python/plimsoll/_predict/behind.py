@@ -1,4 +1,6 @@
-"""Code that an outer loop runs after the inner loop of the training steps: often the evaluation at the end of an epoch."""
+"""Finds code that an outer loop runs after the inner loop with the training steps: often the evaluation at the end of
+an epoch.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from .growth import around, counter, length_of
 
 
 class Behind:
-    """Takes the place of a `Condition` (conditions.py) for such statements: it is true once the inner loop has
-    ended.
+    """Takes the place of a `Condition` (conditions.py) for statements after the inner loop: it is true once the inner
+    loop has ended.
     """
 
     first = None
@@ -41,7 +43,7 @@ class Behind:
         return False
 
     def next(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
-        """Whether it is known at which step the statements will run, and that step."""
+        """Returns whether it is known in which step the statements will run, and the number of that step."""
         if self.last is None or self.left is None:
             return False, None
         return True, self.last[0] + self.left
@@ -51,13 +53,13 @@ class Behind:
         return True
 
     def text(self) -> str:
-        """When the statements run."""
+        """Says when the statements run."""
         return f"in each round of the loop at line {self.test.lineno}"
 
 
 def behind(loops: list[tuple[FrameType, Any]]) -> Iterator[tuple[FrameType, Any, list[Any]]]:
-    """For each of these loops except the first, which is the training loop: its frame, the loop, and the statements in
-    its body after the running one.
+    """For each of these loops except the first, which is the training loop: the loop's frame, the loop, and the
+    statements of its body that follow the statement that is running.
     """
     for frame, loop in loops[1:]:
         line = frame.f_lineno

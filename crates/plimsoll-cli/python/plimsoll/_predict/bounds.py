@@ -2,9 +2,9 @@
 because the tensor had known values before it was changed through an unknown mask. For example, `clamp(min=1)` is at
 least 1, a mask may select nothing, and a random index lies between its bounds.
 
-Reading such a value counts as reading an unknown one: it is listed, and `--assume` replaces it. Without `--assume`, the
-program gets the bound instead of zero, so a program that runs on a GPU does not fail here. Each byte of a shadow
-(shadows.py) that belongs to such a value is marked in `unsure`.
+Reading such a value counts as reading an unknown value: the read is listed, and `--assume` replaces the value. Without
+`--assume`, the program gets the bound instead of zero, so a program that runs on a GPU does not fail here. Each byte of
+a shadow (shadows.py) that belongs to such a value is marked in `unsure`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from .shadow import Shadows
 
-MOST_FLOATS = 1024  # elements, of a floating-point result
+MOST_FLOATS = 1024  # the maximum number of elements of a floating-point result
 # If unknown inputs are replaced by zeros, these operators return a possible value of the result.
 BOUNDED = set("clamp clamp.Tensor clamp_min clamp_min.Tensor maximum add.Tensor where.self clamp_ clamp_min_".split())
-OF_INTEGERS = ("aten::add", "aten::where")  # of integers only: floating-point results decide no size
+OF_INTEGERS = ("aten::add", "aten::where")  # only for integers, because floating-point results decide no size
 RANDOM = "random_.from randperm.generator_out"
 BY_INDEX = ("aten::index_put_", "aten::_index_put_impl_")
 BY_MASK = BY_INDEX + ("aten::masked_fill_", "aten::index_fill_")
@@ -31,7 +31,7 @@ def is_bounded(operator: Any) -> bool:
 
 
 def may_bound(operator: Any, tensor: Any) -> bool:
-    """Whether a result of this size and type is worth a bound."""
+    """Whether a bound is computed for a result of this size and type."""
     is_few = tensor.numel() <= MOST_FLOATS and operator._schema.name not in OF_INTEGERS
     return is_few or not tensor.is_floating_point()
 
@@ -50,8 +50,8 @@ def with_zeros(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def of_result(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Gives a result of unknown inputs the values that it would have if the inputs were zero, unless those values are
-    also zero.
+    """Gives the result of an operator with unknown inputs the values that the result would have if the inputs were
+    zero, unless these values are zero as well.
     """
     if not isinstance(result, known.torch.Tensor) or not may_bound(operator, result) or not known.is_small(result):
         return
@@ -63,7 +63,7 @@ def of_result(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict
 
 def of_change(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
     """The values of a tensor after an operator that changes it with unknown arguments, and which of them are unsure.
-    None if none of its values is known.
+    None if no value of the tensor is known.
     """
     torch, tensor, name = known.torch, args[0], operator._schema.name
     before = known.shadow(tensor)
@@ -80,7 +80,7 @@ def of_change(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict
     if name in BY_INDEX and not (len(args) > 3 and args[3]):
         places = known.on_host((args[1],), {})
         if places is not None and not places[4]:
-            # The changed positions are known, but the values are not.
+            # It is known which positions change, but not to which values.
             indices = tuple(slice(None) if it is None else it for it in places[0][0])
             values = before.clone()
             values[indices], unsure[indices] = 0, True

@@ -1,8 +1,8 @@
 """torchvision's `nms` (non-maximum suppression) keeps some of a model's boxes. Its kernel fills a mask, and PyTorch's
-operators select by that mask. If the boxes and the scores are unknown, it keeps all boxes here, because it cannot keep
-more. If they are known, the host computes which ones it keeps.
+operators select by that mask. If the boxes and the scores are unknown, `nms` is assumed to keep all boxes, the most
+that it can keep. If they are known, the host computes which boxes `nms` keeps.
 
-The number of boxes that it keeps is listed as a value that decides sizes, and `--assume` sets it.
+The number of boxes that `nms` keeps is listed as a value that decides sizes, and `--assume` sets this number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .shadow import Shadows
 
 
 class Selection(NamedTuple):
-    """The elements that the next selection by a mask will find: how many, and whether that is certain."""
+    """The number of elements that the next selection by a mask will find, and whether this number is certain."""
 
     operator: str
     number: int
@@ -23,7 +23,7 @@ class Selection(NamedTuple):
 
 
 def install(known: Shadows, state: Any) -> None:
-    """Wraps `nms`. `state` tells the wrapper of `nonzero` (shadows.py) what it will find."""
+    """Wraps `nms`. `state` tells the wrapper of `nonzero` (shadows.py) how many elements `nonzero` will find."""
     torch = known.torch
     try:
         operator, kernel = torch.ops.torchvision.nms.default, torch.library.get_kernel("torchvision::nms", "CUDA")
@@ -59,7 +59,7 @@ def keeping(known: Shadows, state: Any, operator: Any, call: Callable[..., Any])
 
 
 def kept_by(known: Shadows, operator: Any, boxes: Any, scores: Any, rest: tuple[Any, ...]) -> tuple[Any, bool]:
-    """The indices of the boxes that it keeps, on the host, and whether they are certain."""
+    """The indices of the boxes that `nms` keeps, on the host, and whether they are certain."""
     found = known.on_host((boxes, scores, *rest), {})
     if found is not None and not found[4]:
         return known.run_on_host(operator, found[0], {}), True

@@ -1,7 +1,7 @@
-"""The test of an `if`: whether it can change while a loop runs, and when it will be true.
+"""Examines the test of an `if`: whether its result can change while a loop runs, and when the test will be true.
 
 Only plain values are read (numbers, strings, lengths), and the program's code is never called. A test that consists
-only of plain values is evaluated with the values that they will have if they keep changing in the same way.
+only of plain values is evaluated with the values that the parts will have if they keep changing in the same way.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from .growth import ENDLESS, value_of
 from .source import last_name
 
-FURTHEST = 30_000  # steps are tried one by one up to this one
-UNKNOWN = object()  # stands for a value that is not plain, and must not be kept alive
+FURTHEST = 30_000  # up to this step, steps are tried one by one
+UNKNOWN = object()  # stands for a value that is not plain: we must not keep the value itself alive
 BARE: dict[str, Any] = {"__builtins__": {}}
 PLAIN = (int, float, bool, str, type(None))
 LEAVES = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
@@ -31,7 +31,7 @@ REST = (
     ast.UnaryOp,
     ast.Compare,
 )
-LARGE = (ast.Pow, ast.LShift)  # their results may take long
+LARGE = (ast.Pow, ast.LShift)  # computing their results may take long
 ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 # Names that count as counters if their value is not visible, as for a function's arguments.
 COUNTERS = set(
@@ -43,26 +43,26 @@ CHANCE = set("random rand randint uniform choice binomial".split())
 
 
 def leaves(node: ast.AST) -> list[Any]:
-    """The parts of a test that have values."""
+    """The parts of a test that have values: names, attributes and calls such as `len(x)`."""
     if isinstance(node, LEAVES):
         return [node]
     return [leaf for child in ast.iter_child_nodes(node) for leaf in leaves(child)]
 
 
 class Condition:
-    """The test of one `if`. `counted` are the variables of the loops around the step, and `passing` those of loops
-    within a step.
+    """The test of one `if`. `counted` are the variables of the loops around the step, and `passing` the variables of
+    loops within a step.
     """
 
     def __init__(self, test: ast.expr, counted: set[str], passing: set[str]) -> None:
         self.test, self.counted, self.passing = test, counted, passing
         self.leaves = {ast.unparse(leaf): leaf for leaf in leaves(test)}
-        self.first: tuple[int, dict[str, Any]] | None = None  # a step, and the values at its end
+        self.first: tuple[int, dict[str, Any]] | None = None  # the first examined step, and the values at its end
         self.last: tuple[int, dict[str, Any]] | None = None
         self.is_steady = True  # whether the values changed evenly so far
         self.names = [f"v{nth}" for nth in range(len(self.leaves))]
         self.code = self.compiled()
-        self.ahead: dict[bool, tuple[bool, int | None]] = {}  # by the wanted result: what `next` found
+        self.ahead: dict[bool, tuple[bool, int | None]] = {}  # what `next` returned, by the wanted result of the test
 
     def compiled(self) -> CodeType | None:
         """The test with a name in place of each part that has a value. None if it contains other operations."""
@@ -91,7 +91,7 @@ class Condition:
         self.last = self.first if self.last is None else (step, values)
 
     def course(self) -> dict[str, tuple[Any, Fraction]] | None:
-        """The latest value of each part, and its growth per step. None if one is unknown."""
+        """The latest value of each part, and its growth per step. None if any of these is unknown."""
         if self.first is None or self.last is None:
             return None
         (began, before), (now, after) = self.first, self.last
@@ -108,7 +108,9 @@ class Condition:
         return found
 
     def expected(self, step: int) -> dict[str, Any] | None:
-        """The values at the end of a step, if they keep changing as between the first and the last look. None if unknown."""
+        """The values at the end of a step, if they keep changing as they did between the first and the last examined
+        step. None if they are unknown.
+        """
         course = self.course()
         if course is None or self.last is None:
             return None
@@ -116,7 +118,7 @@ class Condition:
         return {text: value + int(each * steps) if each else value for text, (value, each) in course.items()}
 
     def holds(self, values: dict[str, Any]) -> bool | None:
-        """Whether the test is true with these values; None if unknown."""
+        """Whether the test is true with these values; None if this is unknown."""
         if self.code is None or any(type(it) not in PLAIN for it in values.values()):
             return None
         try:
@@ -125,8 +127,8 @@ class Condition:
             return None  # a comparison of a number and None, a division by zero
 
     def next(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
-        """Whether it is known when the test will be `wanted`, and at which step. The step is None if it is not within
-        `total` steps.
+        """Returns whether it is known when the test's result will be `wanted`, and the number of that step. The number
+        is None if no such step is among the `total` steps.
         """
         if self.last is None or not self.is_steady or not self.has_changed():
             return False, None
@@ -136,7 +138,7 @@ class Condition:
         return known
 
     def search(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
-        """Does the same as `next`, by trying each step."""
+        """Returns the same as `next`, without remembering the result: tries each step."""
         course = self.course()
         if course is None or self.last is None or self.holds(self.last[1]) is None:
             return False, None
@@ -155,7 +157,7 @@ class Condition:
         return True, None
 
     def far(self, course: dict[str, tuple[Any, Fraction]]) -> list[int]:
-        """Later steps, beyond those that are tried one by one, at which a part equals a number in the test."""
+        """The steps after FURTHEST at which a part of the test equals a number in the test."""
         now = self.last[0] if self.last else 0
         constants = {it.value for it in ast.walk(self.test) if isinstance(it, ast.Constant) and type(it.value) is int}
         constants |= {value for value, each in course.values() if type(value) is int and not each}
@@ -181,7 +183,9 @@ class Condition:
         return self.has_changed() or any(self.is_open(leaf, compares) for leaf in self.leaves.values())
 
     def is_open(self, leaf: Any, compares: bool) -> bool:
-        """Whether one part of the test can change: a random number, a counter, a container that fills up."""
+        """Whether one part of the test can change, because it is a random number, a counter, or a container that fills
+        up.
+        """
         if isinstance(leaf, ast.Call):
             name = last_name(leaf.func)
             if name == "len":

@@ -1,10 +1,10 @@
 """Finds out how the program uses a value that it read from the device: whether the value is only shown, or decides a
 size or a branch.
 
-The value is an ordinary float, int or bool and must stay one, so the value itself cannot record its use. This file
-follows it through the source instead: from the expression that read it (the frame has its instruction, and since Python
-3.11 that instruction's columns) through names, attributes, containers, returns to the callers on the stack, and into
-the program's own functions. Without source code, the instruction alone shows whether a branch follows.
+The value must be an ordinary float, int or bool, so it cannot record its own use. This file follows it through the
+source instead: from the expression that read it (the frame has its instruction, and since Python 3.11 that
+instruction's columns) through names, attributes, containers, returns to the callers on the stack, and into the
+program's own functions. Without source code, the instruction alone shows whether a branch follows.
 
 A value decides something if it is the test of an `if` or a `while` (unless its arms only raise, print or count), the
 bound of a slice, an index, an argument of `range`, or an argument that sets a tensor's size. An `assert` decides
@@ -30,7 +30,9 @@ DEPTH = 6  # a value is followed into nested calls to the program's functions up
 
 
 def line_of(node: Any) -> int:
-    """The first line of a node; a part of a comprehension or of a `with` has no line number."""
+    """The first line of a node. A part of a comprehension or of a `with` has no line number, so the line of a node
+    inside it counts.
+    """
     return next((it.lineno for it in ast.walk(node) if hasattr(it, "lineno")), 0)
 
 
@@ -68,12 +70,12 @@ class Flow:
         return self.found
 
     def add(self, kind: str, file: str, line: int) -> None:
-        """Records such a line once."""
+        """Records a line where the value decides something, unless it is already recorded."""
         if all((it.kind, it.file, it.line) != (kind, file, line) for it in self.found):
             self.found.append(Sink(kind, file, line))
 
     def read(self, source: Source, node: Any, level: int | None) -> None:
-        """Called if this node read a value. A call that converts a tensor to a number reads its arguments."""
+        """Called for a node that read the value from the device."""
         if isinstance(node, ast.Call) and last_name(node.func) not in READERS:
             self.passed(source, node, level)
         elif isinstance(node, ast.Subscript):
@@ -82,8 +84,8 @@ class Flow:
             self.up(source, node, level)
 
     def up(self, source: Source, node: Any, level: int | None) -> None:
-        """Called if this expression's value is the value that was read, or is computed from it. `level` is its frame,
-        or None.
+        """Called if this expression's value is the value that was read, or is computed from it. `level` is the index of
+        the expression's frame in `frames`; None if the frame is not on the stack.
         """
         if (node, level) in self.seen:
             return
@@ -227,7 +229,7 @@ class Flow:
                     self.up(source, node, level if source.scope(node) is source.scope(place) else None)
 
     def named(self, source: Source, name: Any, statement: Any, level: int | None) -> None:
-        """Called if the value is assigned to a variable, by this statement or by an unknown one."""
+        """Called if the value is assigned to a variable, by `statement` or (if None) by an unknown statement."""
         scope = source.scope(name)
         if isinstance(scope, ast.Lambda):
             return
@@ -258,7 +260,7 @@ class Flow:
                 self.up(itself, node, level + 1)
 
     def passed(self, source: Source, call: ast.Call, level: int | None, argument: Any = None) -> None:
-        """Called if the value is this argument of the call, or may be any of them."""
+        """Called if the value is this argument of the call, or, if `argument` is None, may be any of its arguments."""
         name = last_name(call.func)
         if name in LOGARITHMS and getattr(getattr(call.func, "value", None), "id", None) in ("math", "np", "numpy"):
             self.divides |= argument in call.args[:1]
@@ -279,8 +281,8 @@ class Flow:
         self.up(source, call, level)
 
     def function(self, expression: Any, level: int | None) -> tuple[types.FunctionType, int] | None:
-        """The program's function that this expression names in the frame, and the number of its bound arguments;
-        otherwise None.
+        """The program's function that this expression names in the frame, and the number of its bound arguments. None
+        if it names no function of the program.
         """
         if level is None or level >= len(self.frames):
             return None
@@ -346,7 +348,9 @@ def is_text(node: Any) -> bool:
 
 
 def is_sized(name: str, call: ast.Call, argument: Any, is_first: bool) -> bool:
-    """Whether an argument of these functions is a size. Some are not: the value of `full`, the input of `pad`."""
+    """Whether an argument of these functions is a size. For example, the second argument of `full` is a value, and the
+    first argument of `pad` is a tensor.
+    """
     if argument is None:
         return True
     keyword = argument.arg if isinstance(argument, ast.keyword) else None

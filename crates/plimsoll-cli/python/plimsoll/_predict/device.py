@@ -14,7 +14,7 @@ LIBRARIES = (
 
 
 def counter(name: str, device: int) -> int | None:
-    """A number of bytes that the stand-in counts for a device; `None` without the stand-in."""
+    """A number of bytes that the simulated GPU (plimsoll-standin) counts for a device; `None` on a real GPU."""
     function = getattr(ctypes.CDLL(None), f"plimsoll_standin_{name}", None)
     if function is None:
         return None
@@ -28,15 +28,15 @@ def taken_bytes(device: int) -> int:
 
 
 def requested_bytes(device: int) -> int | None:
-    """The memory on a device that this process has requested from CUDA, through PyTorch or directly; `None` without the
-    stand-in.
+    """The memory on a device that this process has requested from CUDA, through PyTorch or directly; `None` on a real
+    GPU.
     """
     return counter("requested_bytes", device)
 
 
 def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | None]:
-    """This process's memory on a device at its peak: the bytes that it had requested, the rows for memory outside those
-    requests, and the last row that did not fit.
+    """This process's memory on a device at its peak: the bytes that the process had requested, the rows for memory that
+    it did not request itself, and the last such row that did not fit.
     """
     written = getattr(ctypes.CDLL(None), "plimsoll_standin_outside", None)
     rows: list[protocol.Outside] = []
@@ -62,7 +62,7 @@ def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | N
 
 def outside(devices: int) -> tuple[dict[int, int], list[protocol.Outside], protocol.Refused | None]:
     """The bytes that had been requested at each device's peak, the rows of all devices, and the last row that did not
-    fit. Devices without tensors are included, because a row may not have fitted before the device's first tensor.
+    fit. Devices without tensors are included, because memory may run out there before the device's first tensor.
     """
     peaks = [peak(device) for device in range(devices)]
     refused = [it for _, _, it in peaks if it]
@@ -77,14 +77,14 @@ def has_streams() -> bool:
 
 
 def extend(size: int) -> None:
-    """Gives the device this many more bytes than it reports."""
+    """Makes the device's memory larger than the size that the device reports, by `size` bytes."""
     more = ctypes.CDLL(None).plimsoll_standin_extend
     more.argtypes, more.restype = (ctypes.c_uint64,), None
     more(size)
 
 
 def has_standin() -> bool:
-    """Whether the stand-in is loaded in this process."""
+    """Whether the simulated GPU (plimsoll-standin) is loaded in this process."""
     return hasattr(ctypes.CDLL(None), "plimsoll_standin_version")
 
 

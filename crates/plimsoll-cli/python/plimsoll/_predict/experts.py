@@ -1,7 +1,8 @@
-"""The routers of mixtures of experts choose by values that are not computed here. Without a correction, all tokens
-would go to the first expert, or to none. So experts are assumed to get equal shares: row i goes to the experts after
-those of row i - 1, cyclically. Values that depend on this assumption are marked (`even`). Only code whose names mention
-experts counts, because a classifier's `argmax` and the `topk` of a metric also choose among few.
+"""The routers of mixtures of experts choose by values that are not computed here. With zeros as values, all tokens
+would go to the first expert, or to none. So experts are assumed to get equal shares of the tokens: row i goes to the
+experts after those of row i - 1, cyclically. Values that depend on this assumption are marked (`even`). Only code whose
+names mention experts counts, because a classifier's `argmax` and the `topk` of a metric also choose among a small
+number.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any
 
 from .shadow import Shadows
 
-FEW = 512  # a choice among more is a choice of words from a vocabulary, not of experts
-FEW_SINGLE = 128  # the same for a choice of one, which classifiers also make
+FEW = 512  # a choice among more than this is a choice of words from a vocabulary, not of experts
+FEW_SINGLE = 128  # the same limit for a choice of one element, which classifiers also make
 GENERATION = "transformers/generation/"
-CALLERS = 12  # the number of frames that are searched for such names
+CALLERS = 12  # the number of frames whose code is searched for names of experts
 EXPERTS = re.compile(
     r"expert|mixture|router|routing|rout(e|ed)(_|$)|(^|_)gat(e|es|ing)(_|$|[A-Z])|Gate$|moe(_|$)|(^|_)moe|MoE|Moe|MOE|Switch"
 )
@@ -29,7 +30,7 @@ SCATTERED = "scatter.src scatter.value scatter_.src scatter_.value"
 def choosing(
     known: Shadows, follow: Callable[..., None], operator: Any, call: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Wraps an operator that may choose experts: its result becomes the indices for equal shares."""
+    """Wraps an operator that may choose experts: the wrapped operator returns the indices for equal shares."""
     name = operator._schema.name.removeprefix("aten::")
     is_single = name in ("argmax", "argmin", "max", "min")
     has_values = name in ("topk", "max", "min", "sort")
@@ -55,8 +56,8 @@ def choosing(
 
 
 def is_choice(tensor: Any, dim: int, is_single: bool) -> bool:
-    """Whether this is probably a choice of experts: from a small number, for several rows, and not while text is
-    generated.
+    """Whether this is probably a choice of experts: a choice from a small number, for several rows, and not while text
+    is generated.
     """
     if not tensor.is_floating_point() or tensor.dim() < 2:
         return False
@@ -96,7 +97,7 @@ def shares(torch: Any, indices: Any, count: int, dim: int, is_single: bool) -> A
 
 def scattering(wrapped: Any) -> Callable[..., Any]:
     """Wraps an operator that scatters. Its result is known if the indices are known and the scattered values either
-    replace all others (the inverse of a permutation) or are the gates of chosen experts among zeros.
+    replace all values of the tensor (the inverse of a permutation) or are the gates of chosen experts among zeros.
     """
 
     def scattering(known: Shadows, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,7 +118,7 @@ def scattering(wrapped: Any) -> Callable[..., Any]:
 
 
 def keep_scattered(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, operator: Any) -> None:
-    """Keeps the values that a scatter writes, if these and the indices are known."""
+    """Keeps the values that a scatter writes, if the values and the indices are known."""
     torch, (tensor, dim, index) = known.torch, args[:3]
     if not known.shadows or known.shadow(result) is not None or not index.is_cuda:
         return

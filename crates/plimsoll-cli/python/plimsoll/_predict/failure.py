@@ -10,7 +10,8 @@ from .. import protocol
 from .._inject.sitecustomize import FROZEN
 from ..frames import is_library
 
-# Source text that reads a value from the device, and how many lines before a failure to search for it.
+# Source text that reads a value from the device, and the number of lines before a failure in which to search for this
+# text.
 READS = (
     r"\.(item|tolist|cpu|numpy|nonzero|all|any|equal|allclose|isnan|isinf|isfinite)\("
     r"|(?<![\w.])(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
@@ -19,7 +20,9 @@ NEAR = 10
 
 
 def described(failure: BaseException, technique: str | None = None) -> protocol.Thrown:
-    """The exception, the innermost line outside packages, and whether a value is read shortly before it."""
+    """Describes the exception: its message, the innermost line outside packages, and whether the program reads a value
+    from the device shortly before that line.
+    """
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(failure.__traceback__)]
     frames = [it for it in frames if not it[0].co_filename.startswith(FROZEN)]  # our own hooks
     own = [it for it in frames if not is_library(it[0].co_filename)] or frames

@@ -1,14 +1,15 @@
 """After the requested steps, the loop over the training DataLoader ends as if there were no more batches, so that the
-code after it also runs, such as an evaluation, often with a larger batch. If training has larger batches than those of
-the steps, a step runs with the largest before that (batches.py).
+code after it also runs, such as an evaluation, often with a larger batch. If batches.py finds a later batch that is
+larger than those of the steps, one more step runs with it before the loop ends.
 
-A loader that starts after that yields all its batches if memory grows from batch to batch and there is time. If making
-the batches takes most of the time, copies of one batch replace those in between (loops.py). Otherwise it yields the
-first batches and the last one.
+A loader that starts after the training loop yields all its batches if memory grows from batch to batch and there is
+time. If making the batches takes most of the time, copies of one batch replace the batches between the first ones and
+the last (loops.py). If memory does not grow, or there is no time, the loader yields only its first batches and its
+last.
 
-If the program starts more epochs, each gets one batch, until the time is up. A loop that is not over a DataLoader runs
-to its end if that will be soon and the code after it may need memory (after.py). Otherwise the program is stopped, and
-the code that did not run is listed (`after`, `unseen`).
+If the program starts more epochs, each gets one batch, until the time is up. A training loop that is not over a
+DataLoader runs to its end if the end is near and the code after the loop may need memory (after.py). Otherwise the
+program is stopped, and the code that did not run is listed (`after`, `unseen`).
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from .after import after
 from .growth import Growth
 from .heavy import Heavy
 
-LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
-LONGEST_TIME = 120.0  # the same if a loop with growing memory needs it
-IDLE = 5  # stop after this many further steps without new code in between, and this many seconds of CPU time:
+LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after the steps
+LONGEST_TIME = 120.0  # the same limit if a loop with growing memory needs more time
+IDLE = 5  # stop after this many further steps without new code in between, and then IDLE_TIME
 IDLE_TIME = 1.0
-REST_TIME = 5.0  # if the code after these steps may need memory
+REST_TIME = 5.0  # IDLE_TIME if the code after these steps may need memory
 RUN_ON_TIME = 8.0  # the loop of the steps runs to its end if that takes at most this many seconds of CPU time
 
 
 class Loaders:
-    """Numbers DataLoaders. An address does not identify one: a loop over `DataLoader(...)` does not keep the loader,
-    so a later one may reuse its address.
+    """Numbers DataLoaders. An address does not identify a DataLoader: a loop over `DataLoader(...)` does not keep the
+    loader, so a later one may reuse its address.
     """
 
     def __init__(self) -> None:
@@ -61,24 +62,24 @@ class Finish:
         self.torch = torch
         self.begun = time.monotonic()
         self.finishing = 0.0  # the time at which the steps were done
-        self.until = 0.0  # when the time for the code after them is up
+        self.until = 0.0  # when the time for the code after the steps is up
         self.loaders = Loaders()
         self.training: set[int] = set()  # loaders that yielded a batch between steps, by number
         self.since_step: set[int] = set()
-        self.given = 0  # batches that they yielded
-        self.batches: batches.Batches | None = None  # batches of the training loop that was ended
+        self.given = 0  # batches that these loaders yielded
+        self.batches: batches.Batches | None = None  # the batches of the training loop that was ended early
         self.cut = False  # whether a loader was ended early
         self.loops: list[loops.Loop] = []  # loops over loaders that started after the steps
         self.levels: list[int] = []  # allocated bytes after the steps, sampled a few times a second
         self.new: set[object] = set()  # loaders and lines first seen after the steps
-        self.idle = 0  # steps since the last new one
-        self.idle_since = 0.0  # the CPU time at which there were too many of them
+        self.idle = 0  # steps since the last new loader or line
+        self.idle_since = 0.0  # the CPU time at which `idle` reached IDLE
         self.runs_on = False  # whether the loop of the steps is running to its end
-        self.is_whole = False  # whether it has
+        self.is_whole = False  # whether the loop of the steps has run to its end
         self.after: list[protocol.Place] = []  # code after the last step that may need memory
-        self.ends: list[tuple[float, float]] = []  # CPU time and time at the end of each of the latest steps
+        self.ends: list[tuple[float, float]] = []  # CPU time and wall-clock time at the end of each of the latest steps
         self.called: set[tuple[str, int]] = set()  # lines that call `eval()`
-        self.files: set[str] = set()  # the program's files on the stack at a step
+        self.files: set[str] = set()  # the program's files that were on the stack at a step
         self.watch_loaders()
         self.watch_evaluation()
 
@@ -188,13 +189,13 @@ class Finish:
         return self.runs_on
 
     def ran_on(self, steps: int, total: int | None) -> bool:
-        """Called when another step of that loop is done. Returns whether it was the last."""
+        """Called when another step of the training loop is done. Returns whether it was the last step of the loop."""
         self.is_whole = total is not None and steps >= total
         self.runs_on = not self.is_whole
         return self.is_whole
 
     def begin(self) -> None:
-        """Called when the steps are done: the time for the code after them begins."""
+        """Called when the steps are done: the time for the code after the steps begins."""
         self.finishing = time.monotonic()
         passed = self.finishing - self.begun
         self.until = self.finishing + min(max(passed, LEAST_TIME), MOST_TIME)
@@ -206,11 +207,13 @@ class Finish:
             self.idle = 0
 
     def left(self) -> float:
-        """The number of seconds for the code after the steps."""
+        """The number of seconds that are left for the code after the steps."""
         return self.until - time.monotonic()
 
     def take(self, seconds: float) -> bool:
-        """Adds the seconds that a loop with growing memory needs, up to a limit. Returns whether it gets them."""
+        """Extends the time by the seconds that a loop with growing memory needs, up to a limit. Returns whether the
+        time was extended.
+        """
         longest = self.finishing + LONGEST_TIME
         if time.monotonic() + seconds > longest:
             return False
@@ -222,7 +225,7 @@ class Finish:
         return self.until > 0 and self.left() < 0
 
     def goes_on(self, frame: FrameType) -> bool:
-        """Called at the end of each further step. Returns whether the program may continue."""
+        """Called at the end of each step after the requested steps. Returns whether the program may continue."""
         self.idle += 1
         if self.idle <= IDLE:
             return not self.is_up()

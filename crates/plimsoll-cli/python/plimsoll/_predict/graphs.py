@@ -1,4 +1,5 @@
-"""Graphs of forward passes in evaluation that no backward pass uses: `torch.no_grad()` would have saved their memory.
+"""Finds graphs of forward passes in evaluation that no backward pass uses: `torch.no_grad()` would have saved their
+memory.
 
 A graph counts as used once a backward pass reaches the node of a result. After a call to `torch.autograd.grad`, every
 graph counts as used: the call may begin at a tensor inside the model, as for a saliency map.
@@ -20,7 +21,7 @@ class Line:
     """The calls to models at one line of the program."""
 
     def __init__(self) -> None:
-        self.calls = self.bytes = self.most_bytes = 0  # of the graphs alive now, and the most at once
+        self.calls = self.bytes = self.most_bytes = 0  # calls; bytes of graphs alive now; most bytes at once
         self.is_used = False
         self.step = 0  # the program's step at the last call
 
@@ -30,13 +31,13 @@ class Line:
 
 
 class Alive:
-    """An object attached to an autograd node, to detect when the node is freed, because the node may outlive the
+    """An object attached to an autograd node, to detect when the node is freed. The node may live longer than the
     result of the call.
     """
 
 
 class Graphs:
-    """Watches the outermost calls to modules in evaluation with gradients enabled."""
+    """Watches the outermost calls to modules in evaluation mode while gradients are enabled."""
 
     def __init__(self, torch: Any, step: Callable[[], int]) -> None:
         self.torch, self.step = torch, step
@@ -74,7 +75,7 @@ class Graphs:
         return getattr(self.running, "inside", False)
 
     def begins(self) -> bool:
-        """Whether a module call that begins now may keep an unused graph."""
+        """Whether the call to a module that begins now may keep a graph that no backward pass uses."""
         torch = self.torch
         is_recorded = torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
         return is_recorded and bool(torch.cuda.is_initialized())
@@ -105,7 +106,9 @@ class Graphs:
         return result
 
     def rows(self, is_over: bool) -> list[protocol.Graph]:
-        """Rows for the report. If the program was stopped, a graph of its last step may still have been used later."""
+        """Rows for the report. If the program was stopped, graphs of its last step are left out, because a later
+        backward pass might have used them.
+        """
         if self.asked:
             return []
         return [

@@ -1,4 +1,4 @@
-"""Memory that grows from step to step, and how many steps the program's loops will run.
+"""Detects memory that grows from step to step, and computes how many steps the program's loops will run.
 
 The number of steps is read from the source of the loops around the step: `range(N)`, a list, a DataLoader, each with
 the current values of the program's variables. The program's code is never called. The number of iterations of a
@@ -18,14 +18,14 @@ from ..allocator import LEAST_GROWTH
 from .rounds import Round, round_of
 from .source import Source, last_name, looked_up, own_nodes, scope_of
 
-ROWS = 6  # the number of steps in which growth must be seen
-CONFIRM = 200  # steps after which growth counts as confirmed: a list may be cleared, or a cache become full, before
-SECONDS = 10.0  # the time limit for these steps
-SPREAD_SECONDS = 1.0  # the same, if memory grows in one of several steps
-ENDLESS = 10**12  # steps of a loop that has no real number, such as `range(sys.maxsize)`
-TIMES = 3  # how often memory must grow, if it grows in one of several steps
-MANY = 16  # if there are at least this many levels, quarters are compared
-LONG = 64  # the minimum number of rises in the levels
+ROWS = 6  # the number of latest steps that are examined for growth
+CONFIRM = 200  # steps after which growth counts as confirmed: before, a list may be cleared, or a cache may become full
+SECONDS = 10.0  # the time limit for the CONFIRM steps
+SPREAD_SECONDS = 1.0  # the same limit, if memory grows in one of several steps
+ENDLESS = 10**12  # at least this many steps mean a loop without end, such as `range(sys.maxsize)`
+TIMES = 3  # how often memory must be seen to grow, if it grows in one of several steps
+MANY = 16  # from this many levels on, quarters of the steps are compared
+LONG = 64  # the minimum number of rises if steps vary
 AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "track", "prefetch"}
 LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
@@ -57,14 +57,16 @@ def is_rising(levels: list[int]) -> bool:
 
 
 def quarters(levels: list[int]) -> list[list[int]]:
-    """The levels in four parts of equal length, without the first few."""
+    """Divides the levels, except the first few, into four parts of equal length."""
     size = len(levels) // 4
     begin = len(levels) - 4 * size
     return [levels[at : at + size] for at in range(begin, len(levels), size)]
 
 
 def quickening(levels: list[int]) -> int:
-    """The number of bytes by which each rise is larger than the previous one, if rises grow evenly; otherwise 0."""
+    """The number of bytes by which each rise is larger than the previous one, if the rises themselves grow evenly;
+    otherwise 0.
+    """
     parts = [rises(it) for it in quarters(levels)]
     means = [sum(it) / len(it) for it in parts] if len(levels) >= LONG else [0.0]
     more = [after - before for before, after in zip(means, means[1:])]
@@ -83,9 +85,9 @@ def since(levels: list[int]) -> int:
 
 
 def spread(levels: list[int]) -> tuple[int, int, int] | None:
-    """Growth in one of several steps: the bytes, the number of steps from one increase to the next, and how often it
-    was seen. None if memory does not grow in this way. Compares the lowest levels between rises, because memory that
-    only the current step needs may stay allocated until the step ends.
+    """Growth that occurs once in several steps: the bytes, the number of steps from one increase to the next, and
+    how often it was seen. None if memory does not grow in this way. Compares the lowest levels between rises,
+    because memory that only the current step needs may stay allocated until the step ends.
     """
     rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST_GROWTH]
     found: list[int] = rose[-1:]
@@ -98,7 +100,7 @@ def spread(levels: list[int]) -> tuple[int, int, int] | None:
     least = [min(levels[begin:end]) for begin, end in zip(edges, edges[1:])]
     if min(rises(least)) < LEAST_GROWTH:
         return None
-    # The level before the first rise does not count: the program may not have allocated everything by then.
+    # The level before the first rise does not count, because the program may not have allocated everything before it.
     return (least[-1] - least[1]) // (len(found) - 1), (found[-1] - found[0]) // (len(found) - 1), len(found)
 
 
@@ -109,12 +111,12 @@ class Growth:
         self.torch = torch
         self.levels: dict[int, list[int]] = {}  # by device: allocated bytes at the end of each step
         self.total: int | None = None  # steps of the complete program; None: unknown
-        self.rounds: list[Round] = []  # of the loops around the innermost one, from the inside out
+        self.rounds: list[Round] = []  # rounds of the loops around the innermost loop, from the inside out
         self.peaks: dict[int, list[int]] = {}  # by device: the peak so far, at the end of each step
-        self.began: float | None = None  # when memory was first seen to grow
+        self.began: float | None = None  # the time at which memory was first seen to grow
 
     def note(self, peaks: dict[tuple[int, str], tuple[int, int]]) -> None:
-        """Records the levels at the end of a step, and the devices' peaks so far: bytes and step by device and kind."""
+        """Records the levels at the end of a step, and the peaks so far: bytes and step, by device and kind of peak."""
         for device, level in enumerate(allocator.levels(self.torch)):
             self.levels.setdefault(device, []).append(level)
         for (device, kind), (peak, _) in peaks.items():
@@ -144,7 +146,7 @@ class Growth:
         ]
 
     def is_open(self, device: int, levels: list[int]) -> bool:
-        """Whether this is true for one device."""
+        """Whether more steps would show whether the memory of one device continues to grow."""
         if len(levels) <= ROWS:
             # A rise in every second step is enough.
             return max(rises(levels)[-2:], default=0) >= LEAST_GROWTH and not self.is_warm(levels)
@@ -161,7 +163,9 @@ class Growth:
         return len(levels) == 3 and rises(levels)[-1] < LEAST_GROWTH and rises(levels)[-1] >= 0
 
     def has_room(self, device: int, levels: list[int]) -> bool:
-        """Whether the device has memory for a few more steps. The step in which memory would run out is computed."""
+        """Whether the device has memory for a few more steps. If not, no more steps run, and the step in which memory
+        runs out is computed.
+        """
         free, _ = self.torch.cuda.mem_get_info(device)
         unused = self.torch.cuda.memory_reserved(device) - levels[-1]
         return bool(free + unused > 8 * max(rises(levels[-ROWS - 1 :])))
@@ -178,7 +182,7 @@ class Growth:
                 quickens = quickening(levels) if every == 1 else 0
                 row = protocol.GrowingSteps(
                     device=device,
-                    bytes=bytes + quickens * len(levels) // 4,  # the growth in the second half, at its end
+                    bytes=bytes + quickens * len(levels) // 4,  # the growth per step at the end of the run
                     every=every,
                     times=times,
                     steps=len(levels),
@@ -190,14 +194,14 @@ class Growth:
         return found
 
     def until(self, holders: list[Holder]) -> int | None:
-        """The number of steps after which all of these holders are dropped, in each iteration of an outer loop. None if
-        they are not dropped.
+        """The number of steps after which an outer loop drops all of these holders, in each of its iterations. None if
+        no loop drops them.
         """
         return next((it.steps for it in self.rounds if holders and all(it.drops(one) for one in holders)), None)
 
     def growth_of(self, levels: list[int]) -> tuple[int, int, int]:
-        """The growth of memory: the bytes, in how many steps it occurs once, and how often it was seen. Zeros if memory
-        does not grow.
+        """Describes the growth of memory: its bytes, the number of steps in which it occurs once, and how often it was
+        seen. Zeros if memory does not grow.
         """
         if not is_growing(levels):
             found = spread(levels)
@@ -209,7 +213,8 @@ class Growth:
         start = max(since(levels), len(levels) // 2)
         times = len(levels) - 1 - start
         if times < ROWS:
-            # An allocated block may include the rest of a larger one, so individual rises vary. So use the median.
+            # An allocated block may include the unused rest of a larger block, so individual rises vary. So use the
+            # median.
             return sorted(rises(levels[-ROWS:]))[ROWS // 2 - 1], 1, len(levels) - 1 - since(levels)
         return (levels[-1] - levels[start]) // times, 1, len(levels) - 1 - since(levels)
 
@@ -222,10 +227,10 @@ class Growth:
                 total = self.of_loops(frame, steps, given)
                 self.total = total if total is not None and total < ENDLESS else None
             except Exception:
-                self.total = None  # the source may be misread: then the number is unknown
+                self.total = None  # the source may be misread; then the number of steps is unknown
 
     def of_loops(self, frame: FrameType | None, steps: int, given: int) -> int | None:
-        """The number of steps in the loops around a frame. None if the number is unknown for one of them."""
+        """The number of steps in the loops around a frame. None if the number is unknown for one of these loops."""
         total: int | None = None
         done: int | None = None
         functions: set[str] = set()
@@ -246,8 +251,8 @@ class Growth:
 
 
 def scaled(total: int, steps: int, done: int | None) -> int:
-    """The number of steps in this many iterations of the innermost loop. With gradient accumulation, a step takes
-    several iterations.
+    """Converts `total` iterations of the innermost loop to steps. With gradient accumulation, a step takes several
+    iterations.
     """
     return max(total * steps // done, steps) if done and done > steps else total
 
@@ -297,7 +302,7 @@ def length_of(node: Any, frame: FrameType) -> int | None:
 
 
 def length(value: Any) -> int | None:
-    """The length of a value that a loop runs over; None if it is unknown."""
+    """The length of an object over which a loop runs; None if the length is unknown."""
     from torch.utils.data import DataLoader
 
     if isinstance(value, LENGTHS):
@@ -306,7 +311,7 @@ def length(value: Any) -> int | None:
         try:
             return len(value)
         except TypeError:
-            return None  # a dataset that has no length
+            return None  # the dataset has no length
     if "tqdm" in type(value).__module__:
         total = vars(value).get("total")
         return total if type(total) is int else None
@@ -316,7 +321,7 @@ def length(value: Any) -> int | None:
 
 
 def value_of(node: Any, frame: FrameType) -> Any:
-    """The value of an expression in a frame, without calling anything; None if it is unknown."""
+    """The value of an expression in a frame, computed without calling anything; None if the value is unknown."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):

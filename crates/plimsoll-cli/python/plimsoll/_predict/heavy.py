@@ -15,7 +15,7 @@ from ..frames import is_library
 from .names import HOLDS, METADATA, READERS, SHOWS
 from .source import Source, last_name, looked_up, own_nodes, scope_of
 
-DEPTH = 4  # nested calls to the program's functions that are followed
+DEPTH = 4  # how many nested calls to the program's functions are followed
 # Functions and methods of PyTorch that need almost no memory.
 LIGHT = set(
     "save load state_dict load_state_dict train eval zero_grad no_grad enable_grad inference_mode autocast set_grad_enabled"
@@ -28,7 +28,7 @@ LIGHT = set(
 
 
 class Names:
-    """The names visible in a function of the program that has no frame."""
+    """The names that are visible in a function of the program that is not running, so it has no frame."""
 
     def __init__(self, variables: Mapping[str, Any], module: dict[str, Any], code: types.CodeType) -> None:
         self.f_locals, self.f_globals, self.f_code = types.MappingProxyType(dict(variables)), module, code
@@ -42,11 +42,11 @@ class Heavy:
         self.known: set[types.CodeType] = set()
 
     def are(self, statements: list[Any], names: Any, depth: int = 0) -> bool:
-        """Whether any of them may matter."""
+        """Whether any of these statements may matter for memory."""
         return any(self.is_one(node, names, depth) for it in statements for node in (it, *own_nodes(it)))
 
     def is_one(self, node: Any, names: Any, depth: int) -> bool:
-        """Whether one node may matter."""
+        """Whether a node of the syntax tree may matter for memory."""
         if isinstance(node, ast.Call):
             return self.calls(node, names, depth)
         if isinstance(node, ast.Assign):
@@ -56,7 +56,7 @@ class Heavy:
         return False
 
     def calls(self, node: ast.Call, names: Any, depth: int) -> bool:
-        """Whether a call may matter."""
+        """Whether a call may matter for memory."""
         torch, name = self.torch, last_name(node.func)
         if name == "deepcopy":
             return any(
@@ -97,7 +97,7 @@ class Heavy:
         return issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, torch.utils.data.DataLoader, torch.Tensor))
 
     def is_function(self, function: types.FunctionType, of: Any, depth: int) -> bool:
-        """Whether the statements of a function of the program may matter."""
+        """Whether the statements of one of the program's functions may matter for memory."""
         code = function.__code__
         if code in self.known:
             return False
@@ -150,7 +150,9 @@ def undecorated(function: Any) -> Any:
 
 
 def grows(value: Any, before: int) -> bool:
-    """Whether an assignment changes a size. A counter that is incremented by one is not a size."""
+    """Whether assigning this expression to a variable that is `before` may change a size. A counter that is incremented
+    by one is not a size.
+    """
     if isinstance(value, ast.Constant):
         return type(value.value) is int and value.value > before
     is_counter = (

@@ -1,5 +1,5 @@
 """Names the owners of large pieces of host memory, and the phases of the program, for the preloaded library that counts
-host memory (`host/` of the program `plimsoll`). Without the library, this does nothing.
+host memory (`host/` in the sources of the program `plimsoll`). Without the library, this does nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from . import settings
 
 FOLDER = "PLIMSOLL_HOST_FOLDER"  # the variable with the folder for the library's files
 LOAD, STEP, AFTER = range(3)  # phases
-LARGE = 1 << 20  # smaller pieces have no owners
-EVENT = 620  # bytes of an event in the recording of PyTorch's allocator, where they are not measured
-FEW = 20_000  # with more events than this, measuring takes too long
-LOOKS = 2  # steps after which tensors of optimizers are named
+LARGE = 1 << 20  # smaller pieces of memory have no owners
+EVENT = 620  # assumed bytes of an event in the recording of PyTorch's allocator, if they are not measured
+FEW = 20_000  # with more events than this, measuring their size takes too long
+LOOKS = 2  # the number of first steps after which tensors of optimizers are named
 
 
 def loaded() -> Any:
@@ -59,14 +59,16 @@ def ours() -> Iterator[None]:
 
 
 def place() -> str:
-    """The program's innermost line, in the form ` at train.py:7`."""
+    """The line of the program that is running, in the form ` at train.py:7`."""
     for frame in of_program(sys._getframe(2)):
         return f" at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     return ""
 
 
 def owned(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """Wraps the function so that its large requests belong to `what` and the line that calls it."""
+    """Wraps the function so that the large pieces of memory that it requests belong to `what` and the line that calls
+    it.
+    """
 
     @functools.wraps(function)
     def owner(*args: Any, **kwargs: Any) -> Any:
@@ -147,7 +149,7 @@ class Host:
             COUNTER.plimsoll_host_phase(phase)
 
     def stepped(self, optimizer: Any, step: int) -> None:
-        """Called after an optimizer's step: names its tensors on the host."""
+        """Called after an optimizer's step: registers the optimizer as the owner of its tensors on the host."""
         self.enter(STEP)
         if COUNTER is None or step > LOOKS:
             return
@@ -160,7 +162,9 @@ class Host:
                         own(value, b"optimizer states on the host")
 
     def events(self) -> int:
-        """The events that PyTorch's allocators have recorded so far. The recording belongs to us."""
+        """Counts the events that PyTorch's allocators have recorded so far. The memory of the recorded events belongs
+        to our hooks, not to the program.
+        """
         if COUNTER is None or not settings.RECORDS:
             return 0
         cuda, count = self.torch.cuda, 0
@@ -179,7 +183,7 @@ class Host:
             os.environ.pop(FOLDER, None)
 
     def weigh(self) -> None:
-        """Measures the size of the recording in bytes by ending it. Its snapshot has already been written."""
+        """Measures the size of the recording in bytes by ending it. The snapshot has already been written."""
         count = self.events()
         if count == 0:
             return
@@ -236,7 +240,7 @@ def safetensors(module: Any) -> None:
 
 
 def continue_as_program(folder: str) -> None:
-    """Called in a fork that serves a trial of `plan`, which continues as the program."""
+    """Called in a fork that serves a trial of `plan`: from now on, the fork is counted as the program."""
     if COUNTER is not None:
         os.environ[FOLDER] = folder
         COUNTER.plimsoll_host_continue(os.fsencode(folder))

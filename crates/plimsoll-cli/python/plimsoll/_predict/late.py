@@ -1,6 +1,7 @@
 """Code of the training loop that did not run in the first steps: the arms (branches) of an `if` whose test changes as
 the loop runs, in the loop's body and in functions that it calls, and the code that an outer loop runs after the inner
-one. Code that ran only before the optimizer's first step has not yet run with the optimizer's state allocated.
+loop. Code that ran only before the optimizer's first step counts as well, because it has not run since the optimizer's
+state was allocated.
 
 lines.py records which lines ran, and conditions.py can often predict when a test will be true. If steps are cheap, the
 run continues until these arms have run a few times; those that still have not run are listed (`rows`).
@@ -25,12 +26,12 @@ from .heavy import Heavy, Names
 from .lines import Lines
 from .source import Source, block_of, looked_up, own_nodes, scope_of
 
-BUDGET = 1.5  # seconds of CPU time for further steps, if they are known to reach an arm that has not run
+BUDGET = 1.5  # seconds of CPU time for further steps, if it is known that they reach an arm that has not run
 BLIND = 0.7  # the same, if that is not known
 WAITING = 2.5  # the limit for wall-clock time is this many times the CPU time limit, for a program that waits
 ENOUGH = 3  # an arm has run often enough after this many steps
-LAG = 2  # steps after an arm ran before the memory that it keeps is measured: at first a variable may also hold it
-AFTER = 8  # steps after an arm first ran in which growth that it causes shows
+LAG = 2  # steps between an arm's run and the measurement of what it keeps: at first, a variable may hold the memory
+AFTER = 8  # steps after an arm's first run in which growth that it causes becomes visible
 MOST = 20  # the maximum number of rows
 LEAVING = (ast.Continue, ast.Break, ast.Return)
 
@@ -48,28 +49,28 @@ class Arm:
         self.is_inline = self.line == condition.test.lineno
         self.held = 0  # steps at whose end the test had the wanted value
         self.is_heavy: bool | None = None
-        self.began: int | None = None  # the step in which it first ran
-        self.count = self.latest = 0  # in how many steps it ran, and the last of them
+        self.began: int | None = None  # the step in which the arm first ran
+        self.count = self.latest = 0  # in how many steps the arm ran, and the last of them
 
     def ran(self, lines: Lines) -> int:
-        """The number of steps in which it ran, as far as known. 0 if it ran only in the first step."""
+        """The number of steps in which this arm is known to have run. 0 if it ran only in the first step."""
         if self.is_inline:
             return self.held
         ran = lines.ran(self.code, self.line)
         return ran.steps if ran.last else 0
 
     def is_due(self, step: int) -> bool:
-        """Whether it runs right after this step, before the next one."""
+        """Whether this arm will run between this step and the next."""
         last = self.condition.last
         return last is not None and last[0] == step and not self.is_before_step and self.is_so(last[1])
 
     def is_so(self, values: dict[str, Any]) -> bool:
-        """Whether its test is known to have the wanted value, given these values."""
+        """Whether this arm would run if the variables had these values. False if that is unknown."""
         holds = self.condition.holds(values)
         return holds is not None and holds == self.wanted
 
     def text(self) -> str:
-        """When it runs, as written in the source."""
+        """Says when this arm runs, as the source says it: `if step % 100 == 0`."""
         if isinstance(self.condition, Behind):
             return self.condition.text()
         test = self.condition.test
@@ -82,7 +83,7 @@ class Late:
     def __init__(self, torch: Any) -> None:
         self.lines, self.heavy = Lines(), Heavy(torch)
         self.arms: list[Arm] | None = None  # None: not looked for yet
-        self.ends_early = False  # whether the training loop will be ended early, so that the code after it runs
+        self.ends_early = False  # whether finish.py ends the training loop early
         self.ends: list[float] = []  # the process's CPU time at the end of each of the latest steps
         self.began: tuple[float, float] | None = None  # CPU time and wall-clock time at which the further steps begin
 
@@ -97,7 +98,7 @@ class Late:
         if not self.lines.is_known():
             return
         self.lines.begin(step)
-        # The functions that the loop calls are those that ran after its first step.
+        # A function counts as called by the loop if it ran after the first step.
         if step + 1 < settings.STEPS or len(self.ends) < 2:
             return
         try:
@@ -225,7 +226,7 @@ class Late:
         return not is_blind and not arm.is_inline
 
     def rows(self, total: int | None) -> list[protocol.Late]:
-        """The arms that did not run and may matter."""
+        """The arms that did not run and may matter for memory."""
         found: dict[tuple[str, int], protocol.Late] = {}
         for arm in self.arms or () if self.lines.is_known() else ():
             if not arm.is_heavy or arm.ran(self.lines) or not self.lines.ran(arm.code, arm.condition.test.lineno).steps:

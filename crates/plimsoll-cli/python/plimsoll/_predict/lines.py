@@ -1,5 +1,5 @@
-"""Records which lines of the program ran, and in how many steps. The stand-in traces the main thread (see its
-lines.rs).
+"""Records which lines of the program ran, and in how many steps. The simulated GPU (plimsoll-standin, lines.rs) traces
+the main thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..frames import LIBRARIES
 
 
 class Row(ctypes.Structure):
-    """A line that ran, in the form in which the stand-in writes it."""
+    """A line that ran, in the form in which plimsoll-standin writes it."""
 
     _fields_ = [
         (name, ctypes.c_uint64 if name == "code" else ctypes.c_uint32) for name in "code line steps last _".split()
@@ -29,7 +29,7 @@ class Ran(NamedTuple):
 
 
 class Lines:
-    """The lines that ran in this process. Nothing is known while another tracer, such as a debugger's, is active."""
+    """The lines that ran in this process. The lines are unknown if another tracer, such as a debugger's, was active."""
 
     def __init__(self) -> None:
         self.library = ctypes.PyDLL(None)
@@ -40,7 +40,7 @@ class Lines:
 
     def start(self) -> None:
         """Traces this thread."""
-        is_new = not self.is_on and not self.is_over  # after a stop, earlier lines would be missing
+        is_new = not self.is_on and not self.is_over  # if it starts again after a stop, earlier lines would be missing
         if is_new and sys.gettrace() is None and hasattr(self.library, "plimsoll_standin_trace"):
             self.is_on = bool(self.library.plimsoll_standin_trace("\n".join(LIBRARIES).encode()))
 
@@ -52,7 +52,7 @@ class Lines:
         self.is_on = False
 
     def is_known(self) -> bool:
-        """Whether the lines are known."""
+        """Whether it is known which lines ran."""
         return self.is_on and sys.gettrace() is None
 
     def begin(self, step: int) -> None:
@@ -72,7 +72,7 @@ class Lines:
         self.library.plimsoll_standin_lines(rows, ctypes.c_size_t(room))
         found: dict[CodeType, dict[int, Ran]] = {}
         for row in rows:
-            # The stand-in holds a reference to each code object.
+            # plimsoll-standin holds a reference to each code object.
             code = ctypes.cast(row.code, ctypes.py_object).value
             found.setdefault(code, {})[row.line] = Ran(row.steps, row.last)
         return found

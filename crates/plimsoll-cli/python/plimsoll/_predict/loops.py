@@ -1,10 +1,10 @@
-"""A loop over a DataLoader that starts after the requested steps, such as an evaluation. Decides how many of its
-batches are made, and how much memory the others would add.
+"""A loop over a DataLoader that starts after the requested steps, such as an evaluation. Decides how many batches of
+the loop are made, and computes how much memory the other batches would add.
 
 The first batches show whether memory grows from one batch to the next. If it does and there is enough time, the loop
 runs to its end: with all batches, or with copies of one batch if making batches takes most of the time. If there is no
-time for that, or if memory does not grow, the last batch follows at once, and `row` says how much each of the others
-would have added.
+time for that, or if memory does not grow, the last batch follows at once, and `row` says how many bytes each of the
+skipped batches would have added.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Protocol
 from .. import allocator, frames, protocol
 from .growth import rises
 
-FIRST = 7  # batches before the last one
-STEADY = 4  # the latest of these, over which growth is measured
-SPARE = 16 << 20  # bytes by which memory may grow in the rest of a loop without being reported
+FIRST = 7  # the number of first batches, which are always made
+STEADY = 4  # the number of latest batches over which growth is measured
+SPARE = 16 << 20  # if memory grows by fewer bytes in the rest of a loop, the growth is not reported
 SOME = 32  # copies of a batch between two measurements
-PATIENCE = 5.0  # seconds that each of the first batches may take
+PATIENCE = 5.0  # the most seconds that each of the first batches may take
 UNKNOWN_TIME = 5.0  # seconds for a loop of unknown length
 
 
@@ -35,28 +35,28 @@ class Rest(Protocol):
     cut: bool
 
     def left(self) -> float:
-        """The seconds that are left for it."""
+        """The seconds that are left for the code after the steps."""
 
     def take(self, seconds: float) -> bool:
-        """Claims this much more time, if it is available. Returns whether it was."""
+        """Extends the time by this many seconds, if the limit allows it. Returns whether the time was extended."""
 
 
 class Loop:
-    """One loop over a DataLoader. `following` is the loader's own next batch."""
+    """One loop over a DataLoader. `following` is the loader's own function for the next batch."""
 
     def __init__(self, finish: Rest, iterator: Any, loader: Any, following: Callable[..., Any]) -> None:
         self.finish, self.following = finish, following
-        self.iterator: Any = weakref.ref(iterator)  # weak, because its worker processes end with it
+        self.iterator: Any = weakref.ref(iterator)  # weak, because the loader's worker processes end with the iterator
         try:
             self.total: int | None = len(loader)
         except Exception:
-            self.total = None  # a dataset that has no length
+            self.total = None  # the dataset has no length
         self.given = 0
-        self.made = 0  # the number of these that are not copies
+        self.made = 0  # the number of batches that are not copies
         self.levels: list[list[int]] = []  # by request: allocated bytes of each device
         self.began = self.second = 0.0
-        self.ended = 0.0  # since 1970
-        self.making = 0.0  # seconds that the loader took
+        self.ended = 0.0  # when the loop ended, in seconds since 1970
+        self.making = 0.0  # seconds that the loader took to make batches
         self.place: tuple[str, int] | None = None
         self.candidate: Any = None  # a batch that may be copied
         self.pattern: Any = None  # the batch that is copied
@@ -65,7 +65,7 @@ class Loop:
         finish.loops.append(self)
 
     def batch(self) -> Any:
-        """The next batch for the program: a new one, a copy, or the end."""
+        """Returns the next batch for the program, which is new or a copy, or ends the loop."""
         now = time.monotonic()
         if self.given == 0:
             self.began, self.place = now, frames.program_line(sys._getframe(1))
@@ -118,8 +118,8 @@ class Loop:
                 self.each[device] = sum(steps) / STEADY
 
     def decide(self, seconds: float) -> Any:
-        """Decides, after the first batches, whether to make all others, to copy one, or to skip to the last one. Each
-        batch takes `seconds`.
+        """Decides, after the first batches, whether to make all other batches, to copy one batch, or to skip to the
+        last batch. Each batch takes `seconds`.
         """
         self.measure()
         if self.total is None or self.total <= FIRST + 1:
@@ -142,7 +142,7 @@ class Loop:
             self.skip()
 
     def waiting(self) -> int:
-        """Batches that worker processes are already making."""
+        """The number of batches that worker processes are already making."""
         return getattr(self.iterator(), "_tasks_outstanding", 0)
 
     def can_skip(self) -> bool:
@@ -152,9 +152,7 @@ class Loop:
         return bool(self.iterator()._dataset_kind == _DatasetKind.Map)
 
     def skip(self) -> None:
-        """Makes the loader's last batch the next one that it starts. A loader that does not read by index ends
-        here.
-        """
+        """Makes the loader continue with its last batch. A loader that does not read by index ends instead."""
         self.is_cut = self.pattern is None
         if not self.can_skip():
             self.finish.cut = True
@@ -165,7 +163,7 @@ class Loop:
         iterator._sampler_iter = iter(() if last is None else (last,))
 
     def hides(self) -> bool:
-        """Whether memory grew with different batches, but less than half as much with copies of one, for example
+        """Whether memory grew with different batches, but less than half as much with copies of one batch, for example
         because results are stored under a key for each row.
         """
         levels, copies = self.levels[FIRST:], self.given - self.made
@@ -175,7 +173,7 @@ class Loop:
         return any(grown[device] < each * (copies - SOME) / 2 for device, each in self.each.items())
 
     def row(self) -> protocol.CutLoop | None:
-        """The loop as a row of the report; None if it got all of its batches."""
+        """The loop as a row of the report; None if the loop got all of its batches."""
         if not self.is_decided or self.given == self.made and not self.is_cut:
             return None
         is_cut = self.is_cut or self.hides()

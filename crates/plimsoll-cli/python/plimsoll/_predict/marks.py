@@ -1,4 +1,4 @@
-"""Marks of processes that have started or are done: empty files in the folder of the run, which the processes of a job share."""
+"""Marks processes as started or done, with empty files in the folder of the run, which the processes of a job share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .settings import number
 
 
 def mark(what: str) -> None:
-    """Marks this process as started or done, for the others."""
+    """Marks this process as started or done, for the other processes."""
     open(os.path.join(settings.FOLDER, f"{os.getpid()}.{what}"), "w").close()
 
 
@@ -21,8 +21,8 @@ def marks(what: str) -> int:
 
 
 def wait_for_others() -> None:
-    """Waits until the other ranks of this machine are done. A rank that exits first may end a store that the
-    others still need.
+    """Waits until the other ranks of this machine are done. The first rank that exits may end a store that the other
+    ranks still need.
     """
     # The ranks of this machine. Ranks of other machines do not write to this folder.
     world = 1 if settings.ALONE else number("LOCAL_WORLD_SIZE") or number("WORLD_SIZE") or 1

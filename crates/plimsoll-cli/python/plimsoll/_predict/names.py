@@ -4,13 +4,13 @@ a size.
 
 from __future__ import annotations
 
-# Their results are computed from their arguments.
+# Functions and methods whose results are computed from their arguments.
 PURE = set(
     "float int round abs bool complex min max sum sorted list tuple set dict enumerate zip map filter divmod pow reversed any"
     " all iter next item tolist cpu numpy to detach clone float64 isclose copy deepcopy get pop values items keys mean std"
     " ceil floor sqrt log10 exp average median array asarray stack concatenate cat".split()
 )
-# They print or log their arguments.
+# Functions and methods that print or log their arguments.
 SHOWS = set(
     "print pprint repr str format log info debug warning warn error exception critical write writelines writerow add_scalar"
     " add_scalars log_metric log_metrics set_postfix set_postfix_str set_description dump dumps save save_pretrained"

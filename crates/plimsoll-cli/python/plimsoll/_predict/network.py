@@ -17,7 +17,7 @@ HOSTS = os.path.join(os.path.dirname(settings.FOLDER), "hosts")
 LOCAL = ("localhost", "127.", "::1", "0.0.0.0", "::")
 
 
-KNOWN: set[str] = set()  # hosts that this process contacted
+KNOWN: set[str] = set()  # hosts that this process has contacted
 
 
 def note(host: Any) -> None:
@@ -35,8 +35,8 @@ def note(host: Any) -> None:
 
 
 def sockets(socket: Any) -> None:
-    """Records the hosts that sockets contact, by name if a name is looked up. An address returned by a lookup does
-    not count as another host.
+    """Records the hosts that sockets contact, by name if the program looks up a name. An address that a lookup returned
+    does not count as another host.
     """
     looked_up = socket.getaddrinfo
     addresses: set[Any] = set()
@@ -78,7 +78,7 @@ def wandb(it: Any) -> None:
 
 
 def mlflow(it: Any) -> None:
-    """Sends MLflow runs to the URI that `plimsoll` set."""
+    """Sends MLflow runs to the URI that the program `plimsoll` has set."""
     it.set_tracking_uri = lambda uri: None
 
 

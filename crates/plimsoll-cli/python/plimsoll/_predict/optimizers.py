@@ -7,8 +7,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-MOST_STEPS = 200  # the maximum number of such steps on the CPU; further steps count
-MOST_SECONDS = 10.0  # the same limit as a time
+MOST_STEPS = 200  # the maximum number of steps on the CPU that do not count; further steps count
+MOST_SECONDS = 10.0  # the same limit in seconds
 
 
 class Hosted:
@@ -18,7 +18,7 @@ class Hosted:
         self.torch = torch
         self.steps = 0
         self.began = 0.0
-        self.requests = 0  # the number of blocks that PyTorch had requested by the latest step
+        self.requests = 0  # the number of blocks that PyTorch had requested at the latest step
 
     def is_one(self, optimizer: Any) -> bool:
         """Whether this optimizer's step needed no GPU memory."""
@@ -40,6 +40,6 @@ class Hosted:
 
 
 def shares_parameters(one: Any, other: Any) -> bool:
-    """Whether an optimizer wraps another one, as in sharpness-aware minimization."""
+    """Whether an optimizer wraps another optimizer, as in sharpness-aware minimization."""
     one, other = ({id(p) for group in getattr(it, "param_groups", ()) for p in group["params"]} for it in (one, other))
     return not one.isdisjoint(other)

@@ -1,5 +1,5 @@
 """Patches of PyTorch inside the user's Python processes, so that a program takes the same path as on a GPU, even though
-values that it reads from the device are zero and other ranks may be absent.
+the values that the program reads from the device are zero and other ranks may be absent.
 
 watch.py and start.py install them. Memory requests do not change, except in send_objects: NCCL would use a few hundred
 bytes on the GPU for Python objects.
@@ -15,8 +15,8 @@ from typing import Any
 
 def trust_values(torch: Any) -> None:
     """Makes PyTorch's own checks of values pass. Where PyTorch itself reads a value to check it or to divide by it,
-    a zero would end a program that runs on a GPU. The read itself still happens, with its memory. TorchScript
-    compiles some of these functions; it gets the originals.
+    a zero would end a program that runs on a GPU. The read itself, and the memory that it needs, do not change.
+    TorchScript compiles some of these functions, so it gets the original functions.
     """
     import functools
 
@@ -33,8 +33,8 @@ def trust_values(torch: Any) -> None:
     for place in (torch, torch.Tensor):
         if hasattr(place, "_is_all_true"):
             place._is_all_true = answered(place._is_all_true, lambda _: torch.ones((), dtype=torch.bool, device="cpu"))
-    # An optimizer whose state came from a checkpoint has its step count (NAdam also a product) on the device. With a
-    # value between 0 and 1, it never divides by zero.
+    # An optimizer whose state came from a checkpoint has its step count (and for NAdam, a product) on the device. If
+    # the optimizer reads a value between 0 and 1, it never divides by zero.
     modules: list[tuple[str, Any]] = list(sys.modules.items())
     for name, module in modules:
         if name.startswith("torch.optim.") and hasattr(module, "_get_value"):
@@ -43,7 +43,7 @@ def trust_values(torch: Any) -> None:
 
 def end_generation(module: Any) -> None:
     """Makes generated text have its maximum length. transformers reads from the device whether every sequence has
-    ended. Here, none ends before the maximum length, which the host knows.
+    ended. Here, no sequence ends before the maximum length, which the host knows.
     """
     criteria, mixin = module.StoppingCriteriaList, module.GenerationMixin
     call, has_unfinished = criteria.__call__, mixin._has_unfinished_sequences
@@ -64,9 +64,8 @@ def end_generation(module: Any) -> None:
 
 
 def send_objects(torch: Any) -> None:
-    """Sends Python objects between ranks through the host. Normally, ranks send each other Python objects through GPUs,
-    starting with their sizes, which would arrive as zeros. Here they are sent through the host instead, between the
-    same ranks.
+    """Sends Python objects between ranks through the host. Normally, ranks send Python objects, and first the objects'
+    sizes, through GPUs, and the sizes would arrive as zeros. Here the same ranks exchange them through the host.
     """
     import functools
     import inspect
@@ -75,7 +74,7 @@ def send_objects(torch: Any) -> None:
 
     if not distributed.is_gloo_available():
         return
-    host_groups = {}  # by the world, because a program may destroy it and make another, and by the ranks
+    host_groups = {}  # by the world, because a program may destroy the world and make a new one, and by the ranks
 
     def host_group(ranks: list[int]) -> Any:
         key = distributed.group.WORLD, tuple(ranks)
@@ -146,7 +145,7 @@ def stand_alone(torch: Any) -> None:
 
     from torch import distributed
 
-    importlib.import_module("torch.testing._internal.distributed.fake_pg")  # it registers the group
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")  # this import registers the group
 
     class Store(distributed.Store):
         """Answers for the absent ranks. The only value that they would have written is NCCL's unique ID of 128

@@ -1,7 +1,7 @@
 """Answers queries about the GPU before its first use, such as whether it supports bf16, in a program from which
 `serve.py` forks. Such queries would initialize CUDA, so the fork would happen before the program creates its model, and
-each fork would create it again. So a short-lived child initializes CUDA and makes the query. The memory size differs
-from child to child, so we record whether a program reads it or uses NVML.
+each fork would create it again. So a short-lived child initializes CUDA and answers the query. The memory size may
+differ from fork to fork, so we record whether a program reads the size or uses NVML.
 
 Calls that wait for the GPU or reset a peak do nothing before the first use.
 """
@@ -25,7 +25,8 @@ NEEDLESS = (
 
 class Properties:
     """The fields of `_CudaDeviceProperties`, a type that does not exist before CUDA is initialized.
-    `now` returns the real ones if CUDA is already in use; otherwise it records that the program requested the size.
+    `now` returns the real properties if CUDA is already in use; otherwise `now` records that the program requested the
+    size.
     """
 
     def __init__(self, values: dict[str, Any], text: str, now: Callable[[], Any]) -> None:
@@ -35,7 +36,7 @@ class Properties:
 
     @property
     def total_memory(self) -> Any:
-        """The memory size; we record that the program has read it."""
+        """The memory size; also records that the program has read it."""
         now = self._now()
         return self._total_memory if now is None else now.total_memory
 
@@ -46,7 +47,7 @@ class Properties:
 
 class Questions:
     """`is_early` says whether CUDA is not in use yet; `child` runs a function in a child process and returns the bytes
-    that it returns.
+    that the function returned.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Questions:
 
         @functools.wraps(current_device)
         def current() -> Any:
-            # PyTorch's own functions call this because they use the device next.
+            # PyTorch's own functions call this right before they use the device.
             is_own = sys._getframe(1).f_globals.get("__name__") == "torch._utils"
             return 0 if not is_own and is_early() else current_device()
 
@@ -89,7 +90,7 @@ class Questions:
         return called
 
     def properties(self) -> Any:
-        """The properties of all devices, queried once."""
+        """The properties of all devices. They are queried only once."""
         if self.known is None:
             found = pickle.loads(self.child(self.ask) or pickle.dumps([]))
             self.known = [
@@ -99,7 +100,7 @@ class Questions:
         return self.known
 
     def now(self, device: int) -> Any:
-        """The properties of a device in use; before that, the query is recorded."""
+        """The properties of a device if CUDA is in use. Otherwise, records that the memory size was queried."""
         if not self.is_early():
             return self.original(device)
         return self.note()
@@ -119,7 +120,7 @@ class Questions:
 
 
 def index_of(torch: Any, device: Any) -> int:
-    """The index of a device; if it has no number, the first one. -1 for another kind of device."""
+    """The index of a CUDA device; 0 if `device` has no number. -1 for other kinds of devices."""
     if isinstance(device, int):
         return device
     device = torch.device("cuda" if device is None else device)

@@ -1,6 +1,6 @@
-"""The values that the program reads from the device: where it reads them, and what it uses them for. The stand-in
-calls a hook for every copy of an unknown value to the host. The program gets zeros unless the hook writes another
-value, for example 1 if the program divides by the value.
+"""The values that the program reads from the device: where it reads them, and what it uses them for. The simulated GPU
+(plimsoll-standin) calls a hook for every copy of an unknown value to the host. The program gets zeros unless the hook
+replaces them, for example by 1 if the program divides by the value.
 
 A read is identified by its line and call stack (a site). How its value is used is determined once per site
 (dataflow.py). Some operators themselves read a value: for example, the number of elements that `nonzero` found is the
@@ -28,9 +28,9 @@ from .source import Sink
 if TYPE_CHECKING:
     Line = tuple[str, int, str]  # a file, the number, and the function
 
-FRAMES = 4  # the innermost ones, which identify a site
+FRAMES = 4  # the number of innermost frames that identify a site
 MOST = 500  # sites in the report
-# PyTorch's operators that return a value, or a copy, to Python: code that uses the expression also uses the
+# PyTorch's operators that return a value, or a copy of it, to Python: code that uses the result of the call uses the
 # value.
 RETURNING = set(
     "item to copy_from _local_scalar_dense copy_ _to_copy to_dtype_layout to_device to_dtype to_other clone contiguous equal is_nonzero"
@@ -41,11 +41,11 @@ CHECKING = set(
     "multinomial normal bernoulli histc quantile nanquantile _assert_async cholesky cholesky_ex inv inverse lstsq"
     " ctc_loss _ctc_loss nll_loss embedding_renorm_ cumprod logdet slogdet lstm gru rnn_tanh rnn_relu".split()
 )
-# A bool that these operators read says whether an argument is valid (PyTorch before 2.15).
+# A bool that these operators read says whether an argument is valid (in PyTorch before 2.15).
 PASSING = ("repeat_interleave",)
-# These read the number of their results.
+# These operators read how many results they have.
 COUNTING = set("nonzero _unique2 unique_consecutive unique_dim nms".split())
-BOUNDED = ("nonzero", "nms")  # of these, those whose results are elements of a known tensor
+BOUNDED = ("nonzero", "nms")  # those of the COUNTING operators whose results are elements of a known tensor
 # Code in these files only stores or prints values that it reads.
 SHOWING = (
     "/torch/_tensor_str.py /torch/serialization.py /torch/distributed/checkpoint/ /safetensors/ /logging/__init__.py"
@@ -55,17 +55,20 @@ SHOWING = (
 # decide nothing.
 MODULE, CONVERTING = "/torch/nn/modules/module.py", ("convert", "<lambda>", "_apply")
 GENERATION = "/transformers/generation/"
-# When these functions read a size, they get its maximum: sequences are as long as possible, and every candidate of an
-# assistant model is accepted. With zeros, assisted generation would never accept a token, and never end.
+# When these functions read a size, they get the maximum of the size: sequences are as long as possible, and every
+# candidate of an assistant model is accepted. With zeros, assisted generation would never accept a token, and never
+# end.
 LONGEST = ("_beam_search", "_assisted_decoding")
-HISTORY = "/torch/optim/lbfgs.py"  # warnings.py reports the vectors that it keeps
+HISTORY = "/torch/optim/lbfgs.py"  # warnings.py reports the vectors that L-BFGS keeps
 EVERYWHERE = 0  # a line number of --assume that stands for all lines whose values decide sizes
 OPERATOR = re.compile(r"_ZN2at4_ops(\d+)")
-LISTENER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t)  # the stand-in's hook
+LISTENER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t)  # the hook of plimsoll-standin
 
 
 class Site:
-    """A line that reads a value, with one call stack: how the value is used, and the value that it gets instead."""
+    """A line that reads a value, with one call stack: how the value is used, and the value that the program gets in its
+    place.
+    """
 
     def __init__(
         self, number: int, place: Line | None, via: Line | None, operator: str | None, fate: str, sinks: list[Sink]
@@ -73,14 +76,16 @@ class Site:
         self.number, self.place, self.via, self.operator = number, place, via, operator
         self.fate, self.sinks, self.count, self.even = fate, sinks, 0, False
         self.value: Any = None
-        self.matched: list[tuple[str, int]] = []  # the lines of --assume that name it
-        self.is_used = False  # whether it returned that value
-        self.is_everywhere = False  # whether that value is assumed at all lines
-        self.divides = False  # whether the program divides by it
+        self.matched: list[tuple[str, int]] = []  # the lines of --assume that name this site
+        self.is_used = False  # whether the program got the assumed value
+        self.is_everywhere = False  # whether the value is assumed at all lines
+        self.divides = False  # whether the program divides by the value
         self.bounds: tuple[Any, Any] | None = None  # the smallest and largest value within the bounds
 
     def is_given(self) -> bool:
-        """Whether its value was assumed or is the maximum, so that it does not just replace a zero."""
+        """Whether the site's value comes from --assume or is the maximum of the value, and is not merely a 1 in place
+        of a zero.
+        """
         return bool(self.matched) or self.is_everywhere or self.value == "max"
 
     def taken(self) -> tuple[Any, Any] | None:
@@ -111,7 +116,7 @@ class Site:
 
 
 def line_of(place: tuple[Any, ...] | None) -> str:
-    """The source of a line."""
+    """The text of a source line."""
     import linecache
 
     return linecache.getline(place[0], place[1]).strip()[:160] if place else ""
@@ -142,7 +147,7 @@ class Reads:
             self.library.plimsoll_standin_on_read(LISTENER())
 
     def on_read(self, to: int, _from: int, count: int) -> None:
-        """The stand-in's hook, called after it has copied zeros to the host. A failure here must not fail the
+        """The hook that plimsoll-standin calls after it has copied zeros to the host. A failure here must not end the
         program.
         """
         state = self.of_thread
@@ -225,7 +230,7 @@ class Reads:
             kinds = [it.kind for it in sinks]
             fate = next((kind for kind in ("size", "branch", "unknown") if kind in kinds), "shown")
         if fate == "size" and frames and frames[0].f_code.co_filename.endswith(HISTORY):
-            fate = "branch"  # the size of its history is reported by a separate warning
+            fate = "branch"  # a separate warning reports the size of the history of L-BFGS
         site = Site(len(self.sites), own and place(own), via and place(via), operator, fate, sinks)
         if frames and frames[0].f_code.co_name in LONGEST and GENERATION in frames[0].f_code.co_filename:
             site.value = "max"
@@ -242,7 +247,8 @@ class Reads:
 
     def operator(self) -> str | None:
         """The outermost of PyTorch's operators below the program's Python code. The wrappers of shadows.py may be in
-        between: each has one Python frame that C code called (`dispatched`), which is a separate entry on the C stack.
+        between: each wrapper has one Python frame that C code called (`dispatched`), which is a separate entry on the C
+        stack.
         """
         room = 1 << 16
         text = ctypes.create_string_buffer(room)
@@ -270,7 +276,9 @@ class Reads:
         return found and without_overload(found)
 
     def bytes_of(self, site: Site, count: int) -> bytes | None:
-        """An assumed value, converted to this many bytes."""
+        """The assumed value of a site as `count` bytes, in the dtype of the tensor that is read. None if the value does
+        not fit or is unknown.
+        """
         import struct
 
         tensor = getattr(self.of_thread, "tensor", None)
@@ -304,7 +312,7 @@ class Reads:
         return (one * (count // len(one) + 1))[:count]
 
     def extreme(self, site: Site, tensor: Any, which: str, count: int) -> Any:
-        """The largest plausible value at a site, or half of it. None if it is unknown."""
+        """The largest plausible value at a site, or half of it, as `which` says. None if that is unknown."""
         if tensor is None:
             return None
         if str(tensor.dtype) == "torch.bool" and site.operator in RETURNING:
@@ -360,7 +368,7 @@ class Reads:
 
 
 def widened(one: tuple[Any, Any] | None, other: tuple[Any, Any] | None) -> tuple[Any, Any] | None:
-    """The range that contains both. None stands for zeros."""
+    """The smallest range that contains both ranges. None stands for zeros."""
     if one is None and other is None:
         return None
     (least, most), (low, high) = one or (0, 0), other or (0, 0)
@@ -387,7 +395,7 @@ def outer() -> FrameType:
 
 
 def is_conversion(frame: FrameType) -> bool:
-    """Whether a module is moved or converted in this frame."""
+    """Whether the code of this frame moves or converts a module."""
     return frame.f_code.co_filename.endswith(MODULE) and frame.f_code.co_name in CONVERTING
 
 

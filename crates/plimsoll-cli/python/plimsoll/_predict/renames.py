@@ -1,7 +1,7 @@
-"""Lets the program rename folders in the view of the file system (overlay.rs), as on the disk.
+"""Lets the program rename folders in its view of the file system (overlay.rs) as it could on the disk.
 
-In a user namespace, an overlay cannot rename a folder on the disk; the error is "invalid cross-device link". The
-folder is then copied, as `shutil.move` does.
+In a user namespace, an overlay cannot rename a folder that is on the disk; the error is "invalid cross-device link". So
+the folder is copied, as `shutil.move` would do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def install() -> None:
 
 
 def renaming(original: Any) -> Callable[..., None]:
-    """Returns the function, changed so that it copies a folder that cannot be renamed."""
+    """Wraps a function that renames files. The wrapped function copies a folder that cannot be renamed."""
     import functools
 
     @functools.wraps(original)
@@ -36,7 +36,7 @@ def renaming(original: Any) -> Callable[..., None]:
             import shutil
 
             if os.path.isdir(target):
-                os.rmdir(target)  # as `rename` does: it fails unless the folder is empty
+                os.rmdir(target)  # as with `rename`, this fails unless the folder is empty
             shutil.copytree(source, target, symlinks=True)
             shutil.rmtree(source)
 

@@ -1,6 +1,6 @@
-"""Finds the memory that an outer loop frees in each of its iterations (rounds): if memory grows in an inner loop,
-it grows only until then. Each round frees the old values of variables that its body assigns or clears, and the
-local variables of functions that it calls.
+"""Finds the memory that an outer loop frees in each of its iterations (rounds): memory that grows in the inner loop
+grows only until the end of a round. Each round frees the old values of variables that its body assigns or clears, and
+the local variables of functions that it calls.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ CLEARS = {"clear", "reset", "reset_states"}
 class Round(NamedTuple):
     """One round of an outer loop."""
 
-    steps: int  # the number of training steps in it
-    names: frozenset[str]  # variables and attributes that it assigns or clears
-    functions: frozenset[str]  # functions that it calls and that contain the inner loop
+    steps: int  # the number of training steps in a round
+    names: frozenset[str]  # variables and attributes that the round assigns or clears
+    functions: frozenset[str]  # functions that the round calls and that contain the inner loop
 
     def drops(self, holder: Holder) -> bool:
         """Whether a holder's tensors live for at most one round."""
@@ -35,7 +35,7 @@ class Round(NamedTuple):
 
 
 def round_of(loop: Any, frame: FrameType, steps: int, functions: set[str]) -> Round:
-    """One round of this loop, which is running in a frame."""
+    """Describes one round of this loop, which is running in this frame."""
     others = (it for it in statements(loop.body) if not it.lineno <= frame.f_lineno <= (it.end_lineno or it.lineno))
     return Round(steps, frozenset(name for it in others for name in dropped(it)), frozenset(functions))
 

@@ -2,12 +2,12 @@
 complete, and often its model exists already. At this point, the process waits for requests, and for each request it
 forks a child that runs the rest of the program.
 
-A request is N.json in the folder: the set, and the folder for the reports. One fork per processor runs at a time, in
-the order of the requests. A request with `alone` runs while no other does. N.done contains the exit status, and whether
-another fork ran at the same time. The file `late` contains a number: earlier requests are abandoned, except those at
-the GPU's size; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run.
-Without glibc's `_Fork`, or if a process group is created before the first use of CUDA, nothing is served, and each set
-needs a separate run.
+A request is a file N.json in the folder of requests. It contains the set of techniques, and the folder for the reports.
+One fork per processor runs at a time, in the order of the requests. A request with `alone` runs while no other request
+does. The answer N.done contains the exit status, and whether another fork ran at the same time. The file `late`
+contains a number: requests with lower numbers are abandoned, except those at the GPU's size; the file `end` ends the
+process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run. Without glibc's `_Fork`, or if a
+process group is created before the first use of CUDA, nothing is served, and each set needs a separate run.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .. import protocol
 from . import host, patches, settings, view
 from .questions import Questions
 
-ASKED = "asked"  # a file in the stand-in's folder: the program has asked for the memory's size
-MOST = 4  # children at once
+ASKED = "asked"  # a file in the folder of plimsoll-standin: the program has asked for the GPU's memory size
+MOST = 4  # the maximum number of children at once
 COUNTED = 7  # steps of a child that counts operators: two that count, and five that show the host's time
-WORKERS = 2  # workers of a data loader in a child, each of which prefetches one batch: most batches would not be used
+WORKERS = 2  # workers of a data loader in a child. Each prefetches one batch, because most batches would not be used
 
 
 class Watched(Protocol):
-    """This process, as it is reported (watch.py)."""
+    """What this file needs of `Watch` (watch.py), which reports about this process."""
 
     state: str
     techniques: Any
@@ -121,7 +121,9 @@ class Serve:
         )
 
     def asked(self, question: Callable[[], bytes]) -> bytes:
-        """The bytes that a function returns when it runs in a child with a separate device. Empty if it fails."""
+        """Runs a function in a child with a separate device. Returns the bytes that the function returned; empty if it
+        failed.
+        """
         own = os.path.join(self.folder, "asking")
         os.makedirs(own, exist_ok=True)
         reader, writer = os.pipe()
@@ -156,7 +158,7 @@ class Serve:
 
     def requests(self) -> None:
         """Waits for requests, and forks for each. Returns in a child."""
-        # Every optimizer imports it, which takes a second or two, so import it once, before the forks.
+        # Every optimizer imports torch._dynamo, which takes a second or two, so it is imported once, before the forks.
         with contextlib.suppress(Exception):
             importlib.import_module("torch._dynamo")
             if os.environ.get("PLIMSOLL_PLAN_RANKS"):
@@ -193,7 +195,7 @@ class Serve:
         for child in children:  # The results of these requests are no longer needed.
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
-        # A parent process may wait forever for an answer from this one.
+        # A parent process may wait forever for an answer from this process.
         open(self.stop, "w").close()
         self.watch.state = "stopped"
         self.watch.leave(0)
@@ -203,7 +205,7 @@ class Serve:
         return os.path.exists(os.path.join(self.folder, name))
 
     def late(self) -> int:
-        """The number of requests that are abandoned if they have no answer."""
+        """The number in the file `late`: requests with lower numbers are abandoned."""
         try:
             with open(os.path.join(self.folder, protocol.LATE)) as file:
                 return int(file.read())
@@ -211,7 +213,7 @@ class Serve:
             return 0
 
     def is_done(self, child: Child) -> bool:
-        """Whether a child has ended or taken too long; if so, its request is answered."""
+        """Whether a child has ended or taken too long. If so, answers its request."""
         pid, status = os.waitpid(child.pid, os.WNOHANG)
         if pid:
             ended: int | str = os.waitstatus_to_exitcode(status)
@@ -222,7 +224,7 @@ class Serve:
         else:
             return False
         # If the user ends the search, the children end as well; that says nothing about their sets.
-        shutil.rmtree(child.view, ignore_errors=True)  # of an overlay it is empty: the files went with the child
+        shutil.rmtree(child.view, ignore_errors=True)  # the files of an overlay are already gone
         if not os.path.exists(self.stop):
             self.answer(child.number, ended, child.is_beside)
         return True
@@ -244,8 +246,8 @@ class Serve:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         python = ctypes.pythonapi
-        # A child would wait forever if it were asked to release the interpreter's lock before it knows that it has no
-        # other threads.
+        # A child would wait forever if it had to release the interpreter's lock before it knows that it has no other
+        # threads.
         interval = sys.getswitchinterval()
         sys.setswitchinterval(1000)
         time.sleep(0.02)
@@ -266,7 +268,7 @@ class Serve:
         host.continue_as_program(request["reports"])
         self.watch.places = view.fork(request["view"])
         self.take_device(request["memory_bytes"] or 0, request["shared"])
-        self.torch.set_num_threads(1)  # The child does not have the threads of the parent's pool.
+        self.torch.set_num_threads(1)  # The child does not inherit the threads of the parent's thread pool.
         if not request["shows"]:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, 1), os.dup2(nothing, 2)
@@ -274,7 +276,7 @@ class Serve:
             self.be_a_rank(request["ranks"])
         limit = request["limit_bytes"]
         if limit:
-            # This does not use `_lazy_call`, which waits for a lock that this thread holds: `_lazy_init` is on its stack.
+            # `_lazy_call` would wait for a lock that this thread holds, because `_lazy_init` is on its stack.
             self.torch.cuda._queued_calls.append((lambda: self.limit(limit), []))
         from .. import techniques
 
@@ -310,14 +312,14 @@ class Serve:
         take(memory_bytes, os.fsencode(shared))
 
     def has_group(self) -> bool:
-        """Whether there is a process group. A process group has threads that free what it has sent, and shutting it
-        down waits for them; a child does not have these threads.
+        """Whether there is a process group. A process group has threads that free what it has sent. A child does not
+        have these threads, but shutting the group down waits for them.
         """
         distributed = self.torch.distributed
         return bool(distributed.is_available() and distributed.is_initialized())
 
     def be_a_rank(self, number: int) -> None:
-        """Makes this process the first of this many ranks, without the others."""
+        """Makes this process the first of this many ranks. The other ranks do not exist."""
         place = dict(RANK=0, LOCAL_RANK=0, WORLD_SIZE=number, LOCAL_WORLD_SIZE=number, MASTER_PORT=29500)
         os.environ.update({name: str(value) for name, value in place.items()})
         os.environ.update(MASTER_ADDR="127.0.0.1", PLIMSOLL_RANKS="1")

@@ -7,12 +7,12 @@ import os
 FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER") or ""  # for the reports
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
 FURTHER = bool(os.environ.get("PLIMSOLL_PREDICT_FURTHER"))  # whether to run further steps for code that did not run
-SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to run until the reserved bytes no longer grow
+SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to run until the reserved bytes stop growing
 STOPS = bool(os.environ.get("PLIMSOLL_PREDICT_STOPS"))  # whether to leave out the code after the steps
 LOOKS = bool(os.environ.get("PLIMSOLL_PREDICT_LOOKS"))  # whether to look for memory at the peak that is not read again
 # Bytes that the device has in addition to those that it reports.
 BEYOND = int(os.environ.get("PLIMSOLL_PREDICT_BEYOND") or 0)
-AFTER = int(os.environ.get("PLIMSOLL_PREDICT_AFTER") or 0)  # after this many failed requests of a process
+AFTER = int(os.environ.get("PLIMSOLL_PREDICT_AFTER") or 0)  # only after this many failed requests
 ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, without the other ranks
 RECORDS = not os.environ.get("PLIMSOLL_PREDICT_PEAKS_ONLY")  # whether to record the history
 PLAN = os.environ.get("PLIMSOLL_PLAN_FOLDER")  # requests to try sets of techniques
@@ -21,7 +21,9 @@ VIEW = os.environ.get("PLIMSOLL_PREDICT_VIEW", "")  # the file with the view of 
 
 
 def number(name: str) -> int | None:
-    """The value of an environment variable, if it is a number; includes variables that fsdp hides from the program."""
+    """The value of an environment variable, if it is a number; finds variables that fsdp hides from the program as
+    well.
+    """
     text = (os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or "").strip()
     return int(text) if text.isdecimal() else None
 

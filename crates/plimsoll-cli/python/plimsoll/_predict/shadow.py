@@ -1,5 +1,5 @@
-"""The values of storages on the host: `Shadow` has those of one storage, `Shadows` those of this process. It also
-lists the PyTorch operators that shadows.py follows, by kind.
+"""Copies of GPU storages' values on the host: `Shadow` has the values of one storage, `Shadows` all shadows of this
+process. This file also lists the PyTorch operators that shadows.py follows, by kind.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ CHANGED = (
 COUNTED = "nonzero _unique2 unique_consecutive unique_dim"
 
 MOST_BYTES = 4 << 20  # the largest storage that gets a shadow
-MOST_FLOATS = 1 << 14  # the same for a floating-point storage, in bytes
-PURGE = 512  # the number of shadows after which those of freed storages are removed
-RANGES = 512  # the number of written ranges that are read at once
+MOST_FLOATS = 1 << 14  # the same limit for a floating-point storage, in bytes
+PURGE = 512  # if there are more shadows than this, the shadows of freed storages are removed
+RANGES = 512  # the number of memory ranges that are read at once
 
 
 class Shadow:
-    """The values of one storage on the host. `version` is PyTorch's counter of in-place changes. An in-place
-    operator increments it after its kernel. `unsure` has a mark for each of `bytes`, set at the first byte of an unsure
-    value; it is None as long as all values are sure.
+    """The values of one storage on the host. `version` is PyTorch's counter of in-place changes, which an in-place
+    operator increments after its kernel. `unsure` has a mark for each of `bytes`, set at the first byte of an unsure
+    value; `unsure` is None as long as all values are sure.
     """
 
     def __init__(
@@ -76,8 +76,9 @@ class Shadows:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         self.torch, self.weak = torch, StorageWeakRef
-        # The address of a tensor's storage, without creating a Python object for it: while one exists, autograd does
-        # not add to a gradient in place, and the program would use more memory than without the hooks.
+        # The address of a tensor's storage, without creating a Python object for the storage: while such an object
+        # exists, autograd does not add to a gradient in place, and the program would use more memory than without the
+        # hooks.
         self.address = getattr(torch._C, "_storage_address", None) or (lambda tensor: tensor.untyped_storage()._cdata)
         self.in_backward: Callable[[], bool] = lambda: torch._C._current_graph_task_id() != -1
         self.shadows: dict[int, Shadow] = {}  # by the address of the storage's object
@@ -88,7 +89,7 @@ class Shadows:
             self.writes, self.seen = ctypes.c_uint64.in_dll(self.standin, "plimsoll_standin_writes"), 0
 
     def quiet(self) -> Any:
-        """A context in which the program's function modes (a default device, for example) do not apply to our calls."""
+        """A context in which the program's function modes, such as a default device, do not apply to our calls."""
         return self.torch._C.DisableTorchFunction()
 
     # Shadows.
@@ -106,7 +107,7 @@ class Shadows:
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def unsure(self, tensor: Any) -> Any:
-        """Which values of a tensor with a shadow are unsure; None if all are sure."""
+        """A mask of the unsure values of a tensor with a shadow; None if all values are sure."""
         found = self.entry(tensor)
         if found is None or found.unsure is None:
             return None
@@ -129,8 +130,8 @@ class Shadows:
         return found is not None and found.even
 
     def keep(self, tensor: Any, value: Any, changed: bool = False, even: bool = False, unsure: Any = False) -> None:
-        """Stores the values of this tensor, which are known from now on. `unsure` is a bool for all of them, or a
-        mask.
+        """Stores the values of this tensor, which are known from now on. `unsure` is a bool that holds for all values,
+        or a mask.
         """
         torch = self.torch
         self.forget_written()
@@ -142,7 +143,7 @@ class Shadows:
         if old is None:
             if tensor.is_floating_point() and self.in_backward():
                 self.shadows.pop(key, None)
-                return  # perhaps a gradient, whose storage must not get a Python object
+                return  # the tensor may be a gradient, whose storage must not get a Python object
             storage = tensor.untyped_storage()
             if storage.nbytes() > MOST_BYTES:
                 return
@@ -166,14 +167,14 @@ class Shadows:
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
 
     def zeros(self, size: int) -> Any:
-        """This many zero bytes, created without PyTorch's threads, because waking them takes longer than filling the
+        """`size` zero bytes, created without PyTorch's threads, because waking them takes longer than filling the
         memory.
         """
         return self.torch.frombuffer(bytearray(size), dtype=self.torch.uint8)
 
     def forget_written(self) -> None:
-        """Drops the values that NCCL has overwritten. Ranges that NCCL wrote are unknown here; the stand-in knows the
-        values that ranks send to each other.
+        """Drops the values that NCCL has overwritten. Values that ranks send to each other are unknown here; only
+        plimsoll-standin knows them.
         """
         if self.writes is None or self.writes.value == self.seen:
             return
@@ -206,7 +207,9 @@ class Shadows:
     # Arguments and results on the host.
 
     def on_host(self, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any], int, bool, bool] | None:
-        """The arguments on the host, the number of shadows, whether any is `even` or `unsure`; None if one is unknown."""
+        """Returns the arguments on the host, how many of them have a shadow, and whether any of them is `even` or
+        `unsure`. None if an argument is unknown.
+        """
         torch = self.torch
         state: dict[str, Any] = dict(known=0, even=False, unsure=False)
 
@@ -233,7 +236,7 @@ class Shadows:
         return args, kwargs, state["known"], state["even"], state["unsure"]
 
     def run_on_host(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """The operator's result on the host."""
+        """Runs the operator on the host and returns its result."""
         with self.torch._C._AutoDispatchBelowAutograd():
             return operator(*args, **kwargs)
 

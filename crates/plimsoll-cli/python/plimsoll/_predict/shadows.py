@@ -1,10 +1,11 @@
-"""Values that are known even though the device computes nothing: integers and masks that the host sent, and the results
-of PyTorch's operators on them.
+"""Tracks values that are known even though the device computes nothing: integers and masks that the host sent, and the
+results of PyTorch's operators on them.
 
 Such a tensor has a copy of its storage on the host (a shadow). The operators below are wrapped at PyTorch's CUDA
-dispatch key: the original runs first and requests its memory as usual; if all of its inputs have shadows, it also runs
-on the shadows, and its result gets one. Reading a tensor with a shadow returns its true value, such as the length of a
-batch or a padding mask. The result of any other operator has no shadow, so reading it is reading an unknown value.
+dispatch key: the original runs first and requests its memory as usual; if all of its inputs have shadows, the operator
+also runs on the shadows, and its result gets a shadow. Reading a tensor with a shadow returns its true value, such as
+the length of a batch or a padding mask. The result of any other operator has no shadow, so reading it is reading an
+unknown value.
 
 Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values
 that are possible but not certain (`unsure`, bounds.py).
@@ -22,12 +23,14 @@ from typing import Any
 from . import bounds, experts
 from .shadow import ARITHMETIC, CHANGED, COMPARE, COUNTED, GATHER, LOGIC, MADE, MOST_FLOATS, REDUCE, Shadows
 
-# The results of these checks for unknown values.
+# The results that are assumed for these checks of unknown values.
 FINITE = dict(isfinite=True, isnan=False, isinf=False, isposinf=False, isneginf=False)
 
 
 class Known(Shadows):
-    """The shadows of this process, and the wrappers that keep them up to date. `of_thread` tells reads.py about a read."""
+    """The shadows of this process, and the wrappers that keep them up to date. `of_thread` contains what reads.py needs
+    to know about the read that is running in a thread.
+    """
 
     def __init__(self, torch: Any, of_thread: Any) -> None:
         super().__init__(torch)
@@ -55,20 +58,22 @@ class Known(Shadows):
             library._destroy()
 
     def wrap(self, name: str, wrapped: Callable[..., Any]) -> None:
-        """Wraps an operator at PyTorch's CUDA key, if this PyTorch has it."""
+        """Wraps an operator at PyTorch's CUDA key, if this PyTorch has the operator."""
         torch = self.torch
         try:
             kernel = torch.library.get_kernel(f"aten::{name}", "CUDA")
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
         except (RuntimeError, AttributeError, ValueError):
-            return  # this PyTorch does not have it
+            return  # this PyTorch does not have the operator
         self.library.impl(
             name, wrapped(operator, self.with_numbers(operator, kernel.call_boxed)), "CUDA", with_keyset=True
         )
 
     def with_numbers(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The kernel, which also accepts a number in place of a tensor, with a dtype that gives the result the same dtype."""
+        """Wraps a kernel so that it also accepts a number in place of a tensor. The number gets a dtype that does not
+        change the dtype of the result.
+        """
         torch = self.torch
         places = [at for at, it in enumerate(operator._schema.arguments) if str(it.type) == "Tensor"]
         if len(places) < 2:
@@ -94,8 +99,8 @@ class Known(Shadows):
         return run
 
     def trust_finite(self) -> None:
-        """Assumes that values are finite, as in successful training; zeros would be read as `False`. So a check for
-        finite values passes.
+        """Makes checks for finite values pass, as in successful training. Otherwise, the results of these checks would
+        be read as zeros, that is, as `False`.
 
         A mask of non-finite values is assumed to be empty, but that is not certain: NaN may stand for missing data.
         """
@@ -118,7 +123,9 @@ class Known(Shadows):
                 setattr(place, name, answered(getattr(place, name), answer))
 
     def judge(self, original: Callable[..., Any], args: tuple[Any, ...], result: Any, answer: bool) -> None:
-        """Keeps the result of such a check: computed from the values if they are known, otherwise `answer`."""
+        """Keeps the result of a check for finite values: the computed result if the values are known, otherwise
+        `answer`.
+        """
         value = self.shadow(args[0]) if args and isinstance(args[0], self.torch.Tensor) else None
         if value is not None and self.unsure(args[0]) is None:
             with self.torch._C._AutoDispatchBelowAutograd():
@@ -135,7 +142,7 @@ class Known(Shadows):
         is_factory = name in ("aten::arange", "aten::linspace")
         is_bounded = bounds.is_bounded(operator)
         tensor, modes = self.torch.Tensor, self.torch._C._len_torch_function_stack
-        # Whether a floating-point result of unknown values is unknown.
+        # Whether a floating-point result is unknown if its inputs are unknown.
         is_plain = out is None and not is_factory and (not is_bounded or name in bounds.OF_INTEGERS)
 
         def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -168,7 +175,7 @@ class Known(Shadows):
         out: str | None,
         is_factory: bool,
     ) -> None:
-        """Runs the operator on the shadows as well, and keeps its result."""
+        """Runs the operator on the shadows as well, and keeps the result there."""
         try:
             tensors = result if isinstance(result, (list, tuple)) else (result,)
             if not all(self.is_small(it) for it in tensors if isinstance(it, self.torch.Tensor)):
@@ -222,7 +229,9 @@ class Known(Shadows):
         return dispatched
 
     def changed(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any] | None:
-        """The values after the operator, whether they depend on equal shares, and which of them are unsure."""
+        """The values after the operator, whether they depend on the assumption of equal shares, and which values are
+        unsure.
+        """
         found = self.certainly_changed(operator, args, kwargs)
         if found is not None:
             return found
@@ -232,7 +241,7 @@ class Known(Shadows):
     def certainly_changed(
         self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any, Any] | None:
-        """The same, if all arguments are known."""
+        """Returns the same as `changed`, but None unless all arguments are known."""
         torch, tensor, name = self.torch, args[0], operator._schema.name
         if name == "aten::copy_":
             source = self.shadow(args[1])
@@ -255,7 +264,7 @@ class Known(Shadows):
         return self.run_on_host(operator, known_args, rest), even, unsure
 
     def copied_back(self, call: Callable[..., Any], keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a copy to the host, which gets the known values."""
+        """Runs a copy to the host, and writes the known values into it."""
         source = args[1]
         with self.quiet():
             value, unsure = self.shadow(source), self.unsure(source) if source.is_cuda else None
@@ -303,7 +312,7 @@ class Known(Shadows):
         unsure: Any,
     ) -> Any:
         """Runs an operator that reads from the device. If the value is known, the read is reported only if the value
-        depends on equal shares or is unsure.
+        depends on the assumption of equal shares or is unsure.
         """
         state, is_known = self.of_thread, value is not None and unsure is None
         state.assumed = False
@@ -327,7 +336,9 @@ class Known(Shadows):
         return functools.partial(experts.scattering(wrapped), self)
 
     def counting(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps an operator that reads the number of its own results. The operator gets the number that the host computed."""
+        """Wraps an operator that reads from the device how many results it has. It gets the number that the host
+        computed.
+        """
         name = operator._schema.name.removeprefix("aten::")
 
         def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -354,7 +365,7 @@ class Known(Shadows):
             try:
                 result = call(keys, *args, **kwargs)
                 if name == "nonzero" and (values is None or unsure) and state.assumed and selection is None:
-                    # This many elements are assumed to be found, namely the first ones.
+                    # The operator is assumed to find the first elements of the tensor, as many as it counted.
                     with self.quiet():
                         is_small = self.is_small(result) and self.is_small(args[0], even=True)
                         all_values = (self.everything(args[0])[: result.size(0)] if is_small else None,)

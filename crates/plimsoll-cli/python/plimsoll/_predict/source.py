@@ -1,4 +1,4 @@
-"""The program's source, for dataflow.py: the expressions at a frame's current instruction, the scopes of names,
+"""Reads the program's source, for dataflow.py: the expressions at a frame's current instruction, the scopes of names,
 and values of variables. The program's code is never run.
 """
 
@@ -53,7 +53,7 @@ class Source:
         return cls.known[file]
 
     def above(self, node: Any, *kinds: Any) -> Any:
-        """The innermost node of these kinds that contains the given node, or is that node."""
+        """The innermost node of these kinds that contains `node`; may be `node` itself."""
         while node is not None and not isinstance(node, kinds):
             node = self.parents.get(node)
         return node
@@ -96,14 +96,14 @@ class Site:
             ]
             if fits:
                 return [max(fits, key=lambda node: (node.lineno, node.col_offset))]
-        # Before Python 3.11, only the line is known: the result is all calls on it that read, or all tests and
-        # subscripts.
+        # Before Python 3.11, only the line is known: the result is all calls on this line that read a value, or else
+        # all tests and subscripts on it.
         calls = [node for node in inside if isinstance(node, ast.Call) and last_name(node.func) in READERS]
         tests = [node.test for node in inside if isinstance(node, (ast.If, ast.While)) and node.lineno == self.line]
         return tests if tests and is_jump(self.name) else calls
 
     def known_source(self) -> Source:
-        """The source; call this only if there are expressions, because otherwise there is none."""
+        """The source. Call this only if `find` has found expressions: otherwise, there may be no source."""
         assert self.source is not None
         return self.source
 
@@ -121,8 +121,8 @@ class Site:
 
 
 def block_of(parents: Mapping[Any, Any], statement: Any) -> tuple[list[Any] | None, Any]:
-    """The list of statements that contains a statement, and the node that has the list. None for both if there is no
-    list.
+    """The list of statements that contains `statement`, and the node whose body is this list. None for both if there is
+    no such list.
     """
     parent = parents.get(statement)
     for _, field in ast.iter_fields(parent) if parent is not None else ():
@@ -137,7 +137,7 @@ def is_jump(name: str) -> bool:
 
 
 def last_name(function: Any) -> str:
-    """The last name of an expression: `item` of `loss.item`; empty if it has none."""
+    """The last name of an expression, such as `item` of `loss.item`; empty if the expression has no name."""
     return getattr(function, "attr", None) or getattr(function, "id", None) or ""
 
 
@@ -190,7 +190,7 @@ def hides(source: Source, inner: Any, outer: Any, name: str) -> bool:
 
 
 def looked_up(expression: Any, frame: FrameType) -> Any:
-    """The value of a name or of a chain of attributes, without running the program's code."""
+    """The value of a name or of a chain of attributes, looked up without running the program's code."""
     import inspect
 
     if isinstance(expression, ast.Name):

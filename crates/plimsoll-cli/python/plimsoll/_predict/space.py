@@ -1,5 +1,5 @@
-"""Makes the program see the disk's free space. An overlay would instead report the free space of the file system that
-holds its private files (overlay.rs).
+"""Makes the program see the free space of the disk. Without this, an overlay (overlay.rs) reports the free space of the
+file system with the program's private files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def install() -> None:
 
 
 def of_the_disk(original: Any) -> Any:
-    """Returns the function, changed so that it queries the folder below an overlay."""
+    """Wraps a function so that it queries the folder of the disk that an overlay covers."""
     import functools
 
     @functools.wraps(original)
@@ -34,7 +34,7 @@ def of_the_disk(original: Any) -> Any:
 
 
 def below(place: str) -> str | None:
-    """The folder of the disk below the innermost overlay that a path lies in."""
+    """The folder of the disk that is covered by the innermost overlay that contains a path."""
     import json
 
     with open(settings.VIEW) as text:

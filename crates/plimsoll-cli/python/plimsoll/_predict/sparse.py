@@ -15,7 +15,7 @@ ZEROS = bytes(BLOCK)
 
 
 class Sparse:
-    """A file that is open for writing, opened by the program or here."""
+    """A file that is open for writing. The program or this file has opened it."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
@@ -47,7 +47,7 @@ class Sparse:
         self.file.flush()
 
     def finish(self) -> None:
-        """Sets the file's size, because a hole at the end does not count yet."""
+        """Sets the file's size: a hole at the end does not change the size by itself."""
         self.file.flush()
         end = self.file.tell()
         if os.fstat(self.file.fileno()).st_size < end:
@@ -86,7 +86,7 @@ def torch_save(torch: Any) -> None:
 
 
 class Borrowed:
-    """The program's own open file, as a context that does not close it."""
+    """The program's own open file, as a context manager that does not close it."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
@@ -99,8 +99,8 @@ class Borrowed:
 
 
 def safetensors(module: Any) -> None:
-    """Makes holes in safetensors files. Writes them like the library: the widest types first, then by name, with a
-    header of a multiple of 8 bytes.
+    """Makes holes in safetensors files. The files have the library's format: tensors are sorted by the width of their
+    type, the widest first, then by name, and the size of the header is a multiple of 8 bytes.
     """
 
     def serialize_file(tensors: dict[str, Any], filename: Any, metadata: Any) -> None:
@@ -125,7 +125,7 @@ def safetensors(module: Any) -> None:
     def written(tensors: Any, filename: Any, metadata: Any = None) -> Any:
         try:
             known = {name: described(it) for name, it in tensors.items()}
-        except (AttributeError, KeyError, TypeError):  # of a version or a type that is not known here
+        except (AttributeError, KeyError, TypeError):  # a version of the library or a type that is not known here
             return original(tensors, filename, metadata=metadata)
         return serialize_file(known, filename, metadata)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from .watch import Watch
 
-WATCH: list[Watch] = []  # this process, once it has imported PyTorch
+WATCH: list[Watch] = []  # the watcher of this process, once the process has imported PyTorch
 
 
 def begin() -> None:
@@ -54,7 +54,7 @@ def note_status(module: Any) -> None:
     bootstrap = module.BaseProcess._bootstrap
 
     def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # It prints the exception that ended it.
+        # This prints the exception that ended the worker.
         status = bootstrap(self, *args, **kwargs)
         if WATCH and isinstance(status, int):
             WATCH[0].status = status
@@ -86,14 +86,14 @@ def safetensors(module: Any) -> None:
 
 
 def pretrained(module: Any) -> None:
-    """Gives weights that transformers loads on the host an owner."""
+    """Makes `from_pretrained` of transformers the owner of the host memory that it requests."""
     from . import host
 
     host.pretrained(module)
 
 
 def state_dicts(module: Any) -> None:
-    """Gives state dicts that are gathered on the host an owner."""
+    """Makes the functions of torch.distributed.checkpoint.state_dict the owners of their host memory."""
     from . import host
 
     host.state_dicts(module)
@@ -109,7 +109,7 @@ def torchvision(module: Any) -> None:
 
 
 def keep_inductor(module: Any) -> None:
-    """Makes Inductor write to the run's private caches, even if the program itself names others."""
+    """Makes Inductor write to the run's private caches, even if the program itself names other caches."""
     place = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "inductor")
 
     def cache_dir() -> str:

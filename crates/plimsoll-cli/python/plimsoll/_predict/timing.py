@@ -1,4 +1,6 @@
-"""The last steps of a run that counts operators: without our hooks, they show the host's own time."""
+"""Runs the last steps of a run that counts operators without our hooks, so that they show the time that the host itself
+needs.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from typing import Any
 
 from . import settings
 
-MOST_S = 5.0  # at most for these steps
+MOST_S = 5.0  # the time limit for these steps, in seconds
 
 
 class Timing:
-    """Whether these steps run. Values that the program reads are unknown in them, so an exception or a loop without end only
-    ends the run.
+    """The steps without hooks. Values that the program reads are unknown in these steps, so an exception or a loop
+    without end only ends the run.
     """
 
     def __init__(self, reads: Any, known: Any, stop: Callable[[str, int], None]) -> None:
@@ -31,6 +33,6 @@ class Timing:
         timer.start()
 
     def stepped(self, steps: int) -> None:
-        """This many steps of the run are done."""
+        """Called when this many steps of the run are done."""
         if steps >= settings.STEPS:
             self.stop("stopped", 0)

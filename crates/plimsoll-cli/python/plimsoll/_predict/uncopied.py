@@ -1,4 +1,4 @@
-"""Records files that the program changes but that an overlay in a user namespace cannot copy (uncopied.rs): the kernel
+"""Records files that the program changes but that an overlay in a user namespace cannot copy (uncopied.rs): Linux
 refuses to copy a file whose user or group does not exist in the namespace. The run is then repeated with another
 isolation, or the report names the file.
 """
@@ -50,13 +50,13 @@ class Watch:
                 if is_uncopied(path):
                     note(path)
         except Exception:
-            pass  # the program's own call fails then
+            pass  # in this case, the program's own call fails
         finally:
             self.busy = False
 
 
-# For each event, the arguments that are files, entries of a folder, and descriptors of folders. The kernel copies the
-# file or the folder before it makes the change.
+# For each audit event, the indices of the arguments that are files, entries of a folder, and descriptors of folders.
+# Linux copies the file or the folder before it makes the change.
 CHANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     "os.chmod": ((0,), (), (2,)),
     "os.link": ((0,), (1,), (2, 3)),
@@ -72,7 +72,7 @@ CHANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
 
 
 def copied(event: str, args: tuple[Any, ...]) -> Iterator[str]:
-    """The files and folders that the kernel copies for a change."""
+    """The files and folders that Linux copies before a change."""
     if event == "open":
         path, flags = args[0], args[2]
         if isinstance(flags, int) and flags & WRITES and isinstance(path, (str, bytes)):
@@ -80,7 +80,7 @@ def copied(event: str, args: tuple[Any, ...]) -> Iterator[str]:
         return
     files, entries, descriptors = CHANGES[event]
     if any(args[number] != -1 for number in descriptors):
-        return  # relative to another folder
+        return  # the path is relative to another folder
     for number in files:
         if isinstance(args[number], (str, bytes)):
             yield os.fsdecode(args[number])
@@ -90,12 +90,12 @@ def copied(event: str, args: tuple[Any, ...]) -> Iterator[str]:
 
 
 def parent(path: str | bytes) -> str:
-    """The folder that an entry is in."""
+    """The folder that contains this file or folder."""
     return os.path.dirname(os.path.abspath(os.fsdecode(path)))
 
 
 def is_uncopied(path: str) -> bool:
-    """Whether the program may change a file or folder, but the kernel cannot copy it."""
+    """Whether the program may change a file or folder, but Linux cannot copy it."""
     try:
         found = os.stat(path)
     except OSError:
@@ -106,6 +106,6 @@ def is_uncopied(path: str) -> bool:
 
 
 def note(path: str) -> None:
-    """Notes a file."""
+    """Records the path of a file that cannot be copied."""
     with open(FILE, "a") as file:
         file.write(f"{os.path.abspath(path)}\n")

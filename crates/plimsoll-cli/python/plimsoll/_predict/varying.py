@@ -11,13 +11,13 @@ from .. import protocol
 from . import settings
 
 ALIKE = 1.02  # steps whose requests differ by less count as equal
-PROBE = 8  # steps after which it shows whether all steps differ, or only a few kinds alternate
-MANY = 8  # kinds of steps that are not a few
+PROBE = 8  # after this many steps, it is clear whether all steps differ, or only a few kinds of steps alternate
+MANY = 8  # from this number on, kinds of steps are not "a few"
 QUIET = 24  # the reserved bytes have settled if they did not grow for this many steps, and for half of all steps
 SECONDS = 8.0  # the limit of CPU time for these steps
-WAITING = 2.5  # the limit for wall-clock time is this many times that
-MOST = 600  # the limit for their number
-LEAST = 8 << 20  # bytes by which the reserved bytes must have grown to be reported
+WAITING = 2.5  # the limit for wall-clock time is this many times SECONDS
+MOST = 600  # the maximum number of these steps
+LEAST = 8 << 20  # growth of the reserved bytes is reported only from this many bytes on
 
 
 class Varying:
@@ -26,7 +26,7 @@ class Varying:
     def __init__(self) -> None:
         self.requested: dict[int, list[int]] = {}
         self.reserved: dict[int, list[int]] = {}
-        self.began: tuple[float, float] | None = None  # CPU time and wall-clock time
+        self.began: tuple[float, float] | None = None  # the CPU time and wall-clock time at which waiting began
         self.is_unsettled = False
 
     def note(self, requested: dict[int, int], peaks: dict[tuple[int, str], tuple[int, int]]) -> None:
@@ -49,8 +49,8 @@ class Varying:
         return not self.is_unsettled
 
     def varies(self, device: int) -> bool:
-        """Whether the requests of the steps differ. While there are few steps, two different ones are enough."""
-        # The first step also contains what is allocated only once.
+        """Whether the requests of the steps differ. While there are few steps, two different steps are enough."""
+        # The first step does not count, because it also contains requests that occur only once.
         steps = [after - before for before, after in zip(self.requested[device], self.requested[device][1:])]
         found = kinds(steps)
         return found >= 2 and (len(steps) < PROBE or found >= min(len(steps) // 2, MANY))
@@ -79,7 +79,7 @@ class Varying:
 
 
 def kinds(sizes: list[int]) -> int:
-    """The number of sizes that clearly differ."""
+    """The number of clearly different sizes."""
     found = 0
     least = -1.0
     for size in sorted(sizes):

@@ -20,7 +20,7 @@ CLONE, RECURSIVE, EMPTY_PATH = 1, 0x8000, 4
 
 
 def fork(folder: str) -> list[tuple[str, str]]:
-    """Makes a separate view for this process, with its private files in the folder. Returns the places of the
+    """Creates a separate view for this process, with its private files in the folder. Returns the places of the
     program's files, each with the folder that contains the files written there.
     """
     file, tree = settings.VIEW, os.environ.get("PLIMSOLL_REDIRECT")
@@ -42,7 +42,7 @@ def fork(folder: str) -> list[tuple[str, str]]:
 
 
 def upper_of(folder: str, number: int) -> str:
-    """The private folder that contains the files that this process writes to a cover."""
+    """The private folder for files that this process writes in the folder of overlay `number`."""
     return os.path.join(folder, str(number), "upper")
 
 
@@ -59,7 +59,7 @@ def written(places: list[tuple[str, str]]) -> list[protocol.Wrote]:
 
 
 class Forked:
-    """Creates a separate view for this process, which has only one thread."""
+    """Creates the separate view of a fork, which must have only one thread."""
 
     def __init__(self, file: str, folder: str) -> None:
         with open(file) as text:
@@ -104,8 +104,9 @@ class Forked:
                 file.write(text)
 
     def opened(self, number: int, cover: protocol.Cover, folder: str) -> tuple[str, str]:
-        """Opens the folders of a cover; returns its place and the mount's options. The program's writes from before
-        the fork are a layer between the disk and its writes now.
+        """Opens the folders of one overlay (a cover); returns where it is mounted, and the options of the mount.
+        Files that the program wrote before the fork form a layer between the disk and the files that it writes from
+        now on.
         """
         made = [upper_of(folder, number), os.path.join(folder, str(number), "work")]
         for it in made:

@@ -1,5 +1,5 @@
-"""Warns about memory that depends on unknown values, with the bytes that it may add: rows for the first lines of the
-answer.
+"""Warns about memory that depends on unknown values, with the bytes that these values may add. The first lines of the
+report show these warnings.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Warnings:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         self.torch, self.reads = torch, reads
-        # For each L-BFGS: the line that created it, and tensors that stand for the vectors that it would keep if values
+        # For each L-BFGS: the line that created it, and tensors in place of the vectors that it would keep if values
         # were real.
         self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = weakref.WeakKeyDictionary()
         self.held: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
-        self.captures = 0  # CUDA graphs
+        self.captures = 0  # the number of captured CUDA graphs
         register_optimizer_step_pre_hook(self.step_begins)
         graph = torch.cuda.CUDAGraph
         begin = graph.capture_begin
@@ -46,8 +46,8 @@ class Warnings:
             self.optimizers[optimizer] = frames.program_line(frame)
 
     def step_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """If --assume gives a number of pairs for the line that created an L-BFGS, allocates vectors for the pairs that
-        it does not keep.
+        """If --assume gives a number of pairs for the line that created an L-BFGS, allocates the vectors of the pairs
+        that the optimizer does not keep.
         """
         if optimizer not in self.optimizers:
             return
@@ -65,7 +65,7 @@ class Warnings:
                 held.append(self.torch.empty(size // first.element_size(), dtype=first.dtype, device=first.device))
 
     def rows(self, steps: int | None) -> list[protocol.Warning]:
-        """Rows for the report of a program that runs this many steps, if that is known."""
+        """Rows for the report of a program that runs `steps` steps; None if the number is unknown."""
         found: list[protocol.Warning] = []
         for optimizer, place in list(self.optimizers.items()):
             try:
@@ -89,8 +89,8 @@ def histories(optimizer: Any) -> Iterator[tuple[dict[str, Any], int, int]]:
 
 def missing(optimizer: Any, held: int, steps: int | None) -> Iterator[tuple[str, int, int]]:
     """L-BFGS keeps two vectors for each of its latest iterations except the first, and values determine how many
-    iterations a step makes. Yields a sentence about it, the most pairs that it may keep, and the bytes of the missing
-    ones. `held` pairs are allocated in place of real ones.
+    iterations a step makes. For each L-BFGS, yields a sentence about this, the most pairs of vectors that it may keep,
+    and the bytes of the pairs that are missing. `held` pairs are already allocated in place of real pairs.
     """
     for group, size, kept in histories(optimizer):
         most: int = group["history_size"]

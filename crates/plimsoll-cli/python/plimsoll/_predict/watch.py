@@ -44,24 +44,24 @@ from .timing import Timing
 from .varying import Varying
 from .warnings import Warnings
 
-STOP = os.path.join(settings.FOLDER, protocol.STOP)  # exit once it exists; also in forks, whose folder is another
+STOP = os.path.join(settings.FOLDER, protocol.STOP)  # once it exists, processes exit; forks too
 PATIENCE = 10  # an optimizer that never steps is ignored after this many times the requested steps
 QUIET = 6  # reserved bytes have settled if they did not grow for this many steps
-LATEST = 60  # the number of steps after which to stop waiting for that
-ENTRIES = 1_000_000  # events in the history, the latest ones
+LATEST = 60  # the number of steps after which to stop waiting for settled reserved bytes
+ENTRIES = 1_000_000  # the number of latest events in the history
 
 
 class Watch:
-    """One process. A forked child begins with empty counts."""
+    """The watcher of one process. In a forked child, all counts begin at zero."""
 
-    has_no_values = True  # of the device, for techniques
+    has_no_values = True  # tells techniques that the device computes no values
 
     def __init__(self, torch: Any) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
         self.techniques: Any = None
-        self.places: list[tuple[str, str]] = []  # of the program's files, in a fork that serves a trial
+        self.places: list[tuple[str, str]] = []  # folders of the program's files, in a fork that serves a trial
         self.reads = Reads(json.loads(os.environ.get("PLIMSOLL_PREDICT_ASSUME") or "[]"))
         try:
             self.known: Known | None = Known(torch, self.reads.of_thread)
@@ -102,7 +102,7 @@ class Watch:
         self.report()
 
     def begin(self) -> None:
-        """Empty counts, at the start and in a forked child."""
+        """Sets all counts to zero, at the start and in a forked child."""
         self.pid = os.getpid()
         self.started = False
         self.allocator = "native"
@@ -110,22 +110,22 @@ class Watch:
         self.state = "running"
         self.failures = 0  # requests that ran out of memory
         self.failed_step = 0  # the step of the last of them
-        self.status = 0  # of a process that exits by itself
-        self.is_dumped = False  # whether a snapshot was written at such a failure
+        self.status = 0  # the exit status of a process that exits by itself
+        self.is_dumped = False  # whether a snapshot was written when a request failed
         self.steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # by optimizer
         self.passes: dict[tuple[CodeType, int], int] = {}  # backward passes by line, while there is no optimizer
-        self.counted = 0  # steps
+        self.counted = 0  # the number of steps so far
         self.outside: int | None = None  # bytes that were allocated outside PyTorch's allocator; None: unknown
         self.after_error: protocol.Thrown | None = None  # the exception that ended the code after the steps
         self.peaks: dict[tuple[int, str], tuple[int, int]] = {}  # by device: bytes, and the step
-        self.peaks_of_steps: dict[tuple[int, str], tuple[int, int]] = {}  # the same, where code runs after the steps
+        self.peaks_of_steps: dict[tuple[int, str], tuple[int, int]] = {}  # of the steps, if code runs after them
         self.requested: dict[int, int] = {}  # by device: all bytes that were ever requested of the allocator
-        self.retries: dict[int, int] = {}  # by device: how often cached memory was given back, because memory was short
+        self.retries: dict[int, int] = {}  # by device: how often the allocator released cached memory
         self.error: protocol.Thrown | None = None
-        self.refusal: protocol.Refusal | None = None  # the technique that cannot be applied, and why
+        self.refusal: protocol.Refusal | None = None  # the technique that cannot be applied, and the reason
 
     def apply(self, torch: Any, wanted: str) -> None:
-        """Techniques of `--with`."""
+        """Applies the techniques of `--with`."""
         from .. import techniques
 
         self.techniques = techniques
@@ -144,7 +144,7 @@ class Watch:
 
     @contextlib.contextmanager
     def unread(self) -> Iterator[Any]:
-        """A context in which copies of unknown values to the host do not count as reads by the program."""
+        """A context in which copies of unknown values to the host do not count as the program's reads."""
         state = self.reads.of_thread
         before = getattr(state, "unread", False), getattr(state, "known", False)
         state.unread = state.known = True
@@ -180,8 +180,8 @@ class Watch:
             self.peak.start()
 
     def watch_optimizers(self) -> None:
-        """Counts steps. A step counts once every optimizer has stepped, except those that wrap another one; without
-        an optimizer, backward passes are counted.
+        """Counts steps. A step counts once every optimizer has stepped, except those that wrap another optimizer;
+        without an optimizer, backward passes are counted.
         """
         torch, watch = self.torch, self
         begin, backward = torch.optim.Optimizer.__init__, torch.autograd.backward
@@ -211,11 +211,11 @@ class Watch:
             self.peak.gradients.stepped(optimizer)
             self.falling.stepped(optimizer, step, max(levels(self.torch), default=0))
         steps = [n for it, n in self.steps.items() if n or not shares_parameters(it, optimizer)]
-        is_waiting = max(steps) < PATIENCE * max(settings.STEPS, 3)  # for an optimizer that has not stepped
+        is_waiting = max(steps) < PATIENCE * max(settings.STEPS, 3)  # for optimizers that have not stepped
         self.count_steps(min(it for it in steps if it or is_waiting))
 
     def backward_begins(self) -> None:
-        """Called as a backward pass begins. A step ends when the first line that calls `backward` is reached again."""
+        """Called as a backward pass begins. The next call of `backward` at the first such line ends a step."""
         self.host.enter(STEP)
         if self.peak is not None:
             self.peak.backward(sys._getframe(2))
@@ -248,7 +248,7 @@ class Watch:
         self.counted = steps
         self.measure(steps)
         finish.stepped()
-        if self.varying.began is None:  # later, the batch in a variable may grow as batches grow
+        if self.varying.began is None:  # later, levels may rise only because batches get larger
             self.growth.note(self.peaks)
         self.varying.note(self.requested, self.peaks)
         if finish.runs_on:
@@ -275,7 +275,7 @@ class Watch:
         self.host.enter(AFTER)
 
     def has_settled(self, steps: int) -> bool:
-        """Whether the reserved bytes have stopped growing: fragmented memory may grow for many steps."""
+        """Whether the reserved bytes have stopped growing: because of fragmentation, they may grow for many steps."""
         grown = max((step for (_, name), (_, step) in self.peaks.items() if name == "reserved"), default=0)
         return not settings.SETTLES or steps >= min(grown + QUIET, LATEST)
 
@@ -289,7 +289,7 @@ class Watch:
         if settings.PLAN is None:
             self.growing.ran_out(device, allocated(self.torch, device))
         for name in ("allocated", "reserved"):
-            self.peaks.setdefault((device, name), (0, self.failed_step))  # a row even without any memory so far
+            self.peaks.setdefault((device, name), (0, self.failed_step))  # even for a device without memory so far
         with ours():
             self.dump()
         self.is_dumped = True
@@ -302,7 +302,7 @@ class Watch:
             threading.Thread(target=self.expire, args=(self.pid,), daemon=True).start()
 
     def expire(self, pid: int) -> None:
-        """Runs in that thread: ends the process when the stop file exists, or the time for the code after the steps is up."""
+        """Runs in the waiting thread: ends the process when the stop file exists or the time for the rest is up."""
         while not os.path.exists(STOP):
             time.sleep(0.1)
             if os.getpid() != pid or not os.path.isdir(settings.FOLDER):
@@ -321,7 +321,7 @@ class Watch:
         self.stop("expired", 124)
 
     def end(self) -> None:
-        """Called at interpreter exit. Stores the exception that ended the process, if there was one."""
+        """Called at interpreter exit. Stores the exception that ended the process, if an exception did."""
         if self.state != "running" or os.getpid() != self.pid:
             return
         self.state = "ended"
@@ -398,13 +398,13 @@ class Watch:
         self.host.events()
 
     def measure_outside(self, device: int, reserved: int) -> None:
-        """The bytes that libraries requested from CUDA themselves."""
+        """Records the bytes that libraries requested from CUDA directly."""
         requested = standin.requested_bytes(device)
         if requested is not None and self.torch.cuda.is_initialized():
             self.outside = max(self.outside or 0, requested - reserved)
 
     def gpu(self, device: int) -> int:
-        """The machine-wide index of one of this process's devices."""
+        """The index of one of this process's devices among all GPUs of the machine."""
         visible = self.visible[device].strip() if device < len(self.visible) else ""
         return int(visible) if visible.isdecimal() else device
 

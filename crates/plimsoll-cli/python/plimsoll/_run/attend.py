@@ -21,7 +21,7 @@ ENTRIES = 100_000  # the number of latest events in the history
 
 
 class Attend:
-    """One process: the host of the techniques, and the watcher of its memory."""
+    """The watcher of one process, which is also the `host` of the techniques."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -32,7 +32,7 @@ class Attend:
         if settings.WITH:
             try:
                 self.apply()
-            except Exception as why:  # Without techniques, the program would need more memory than planned.
+            except Exception as why:  # Without techniques, the program would need too much memory.
                 names = ", ".join(json_of(settings.WITH))
                 say(
                     f"error: {names} cannot be applied in this process: {type(why).__name__}: {why}",
@@ -92,7 +92,7 @@ class Attend:
                 cuda.set_per_process_memory_fraction(min((settings.LIMIT + 0.5) / total, 1.0), device)
 
     def refused(self, name: str, reason: str) -> None:
-        """Called if a technique cannot be applied: ends the program before any parameter changes."""
+        """Called if a technique cannot be applied: ends the program before any of its parameters have changed."""
         say(f"error: {name} cannot be applied to this program: {reason}", f"leave it out: {without(name)}")
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -120,7 +120,7 @@ class Attend:
 
                     self.gauges.stacks = Stacks(self.torch, self.record)
             self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
-        except Exception as why:  # A failure to watch must not end the program.
+        except Exception as why:  # A failure of the watcher must not end the program.
             say(f"this process is not watched: {why}")
         try:
             if self.live is not None:
@@ -149,7 +149,7 @@ class Attend:
         return f"rank{rank}" if rank else str(os.getpid())
 
     def write(self) -> str:
-        """Writes a snapshot for `plimsoll top --snapshot`, under an unused name."""
+        """Writes a snapshot for `plimsoll top --snapshot`, under a file name that is not used yet."""
         for nth in range(1, 10_000):
             path = os.path.join(settings.SNAPSHOTS, f"snapshot-{self.name()}-{nth}.pickle")
             if not os.path.exists(path):
@@ -166,8 +166,8 @@ class Attend:
         return path
 
     def end(self) -> None:
-        """Called when the interpreter exits. Stores the exception that ended the process, whose traceback is
-        already printed.
+        """Called when the interpreter exits. Stores the exception that ended the process. Python has already printed
+        its traceback.
         """
         if os.getpid() != self.pid:
             return
@@ -238,7 +238,7 @@ class Attend:
 
     def gpu(self) -> str:
         """The `--gpu` option for the GPU that this process runs on: its name if `plimsoll` knows it, otherwise its
-        size. With a memory limit, it counts as a smaller GPU.
+        size. With a memory limit, the option is for a smaller GPU.
         """
         import subprocess
 
@@ -258,7 +258,7 @@ class Attend:
         return f"--gpu {name}" if name else by_size
 
     def blame(self, failure: BaseException) -> None:
-        """Reports if a technique raised the exception, or ran around the code that did."""
+        """Reports if a technique raised the exception, or ran around the code that raised it."""
         import traceback
 
         from ..techniques import context
@@ -286,8 +286,8 @@ class Attend:
         say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
 
     def idle(self) -> None:
-        """Names the techniques that had no effect, unless this process trains nothing itself: it launches ranks, or is
-        the parent of a training process.
+        """Names the techniques that had no effect, unless this process trains nothing itself, because it launches ranks
+        or is the parent of a training process.
         """
         if {"torch.distributed.run", "torch.distributed.launcher.api"} & set(sys.modules) or self.only_starts():
             return
@@ -298,9 +298,9 @@ class Attend:
                 say(f"{row['name']} had no effect{why}")
 
     def only_starts(self) -> bool:
-        """Whether this process ran no step, but started other processes."""
+        """Whether this process ran no step itself, but started other processes."""
         multiprocessing = sys.modules.get("multiprocessing.process")
-        counter = getattr(multiprocessing, "_process_counter", None)  # private: count(1) before the first
+        counter = getattr(multiprocessing, "_process_counter", None)  # private: `count(1)` before the first child
         steps = self.techniques is None or not self.techniques.trains()
         return steps and counter is not None and repr(counter) != "count(1)"
 

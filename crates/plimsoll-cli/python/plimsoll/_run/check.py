@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import protocol
 
-LEAST = 0.01  # smaller differences are not explained, so they need no snapshot
+LEAST = 0.01  # smaller differences are not explained, so no snapshot is written for them
 
 
 class Check:

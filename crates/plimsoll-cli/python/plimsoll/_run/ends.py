@@ -46,12 +46,14 @@ ROWS = (
     ),
 )
 
-# Only these errors of CUDA and NCCL count, because other libraries use some of the same words.
+# A message counts only if it contains one of these words, because other libraries use some of the words in ROWS.
 OF_CUDA = ("CUDA", "cuda", "NCCL", "nccl")
 
 
 def of(text: str) -> list[str]:
-    """The cause that a message indicates, and the advice. Empty if the message indicates none of these causes."""
+    """The lines about the cause that a message indicates, with the advice. Empty if the message indicates none of the
+    causes in ROWS.
+    """
     if not any(it in text for it in OF_CUDA) or "out of memory" in text:
         return []
     return next(([end, todo] for words, end, todo in ROWS if any(it in text for it in words)), [])

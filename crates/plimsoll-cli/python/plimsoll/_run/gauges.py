@@ -1,5 +1,5 @@
 """The figures of this process for the live view: PyTorch's statistics, categories, memory levels at steps.
-Nothing is computed unless a client asks, except for a counter and a number of bytes for each optimizer step.
+Nothing is computed until a client asks, except for a counter and the allocated bytes at each optimizer step.
 
 Parameters and buffers are recognized when modules register them, and optimizer states at optimizer steps.
 `other` is the rest: activations, inputs, temporaries, workspaces.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "plimsoll.live/1"
 LEVELS = 240
-WINDOW = 24  # steps in which growing memory must never fall
+WINDOW = 24  # the number of steps in which growing memory must never fall
 
 
 class Gauges:
@@ -39,13 +39,13 @@ class Gauges:
         self.optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.steps = 0
         self.levels: collections.deque[int] = collections.deque(maxlen=LEVELS)
-        self.capturing = 0  # CUDA graphs that are being captured: their thread must not be disturbed
+        self.capturing = 0  # the number of CUDA graphs that are being captured, which must not be disturbed
         self.free: dict[int, int] = {}  # free bytes by device, from the last query
         self.growing = Growing(torch)  # finds the owners of growing memory
         self.graphs = Graphs(torch)
         self.falling, self.skipped = Falling(torch), Skipped(torch)
-        self.growth = 0  # bytes per step, from the last look-up
-        self.stacks: Stacks | None = None  # which steps have stacks, if that varies (stacks.py)
+        self.growth = 0  # the growth in bytes per step at the last look-up
+        self.stacks: Stacks | None = None  # decides which steps have stacks, if only some of them do (stacks.py)
         register_optimizer_step_post_hook(self.stepped)
         module.register_module_parameter_registration_hook(self.registered)
         module.register_module_buffer_registration_hook(self.registered)
@@ -56,8 +56,8 @@ class Gauges:
         self.modules.add(module)
 
     def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Called when an optimizer has stepped. A training step is done when the optimizer with the most steps
-        has made another one.
+        """Called when an optimizer has stepped. A training step counts as done when the optimizer with the most steps
+        makes a further step.
         """
         count = self.optimizers[optimizer] = self.optimizers.get(optimizer, 0) + 1
         device = device_of(optimizer)
@@ -104,7 +104,7 @@ class Gauges:
         device = max(range(len(every)), key=reserved.__getitem__)
         stats, total = every[device], cuda.get_device_properties(device).total_memory
         if reserved[device] and not self.capturing:
-            # Done only if something is allocated, because the query creates a context.
+            # The query creates a context, so it is made only if memory is allocated.
             self.free[device] = cuda.mem_get_info(device)[0]
         allocated = stats.get("allocated_bytes.all.current", 0)
         return dict(

@@ -24,7 +24,7 @@ WRITE = 1  # seconds after which a client that does not read is disconnected
 
 
 class Live:
-    """The socket, and its clients."""
+    """The socket of this process, and the threads that answer its clients."""
 
     def __init__(self, gauges: Gauges, write: Callable[[], str]) -> None:
         self.gauges, self.write = gauges, write  # `write` writes a snapshot and returns its path
@@ -33,14 +33,14 @@ class Live:
         self.clients = threading.Semaphore(MOST_CLIENTS)
 
     def serve(self) -> None:
-        """Opens the socket. A forked child must not keep the copy that it inherits: it would answer for a parent
+        """Opens the socket. A forked child must not keep its copy of the socket: the child would answer for a parent
         that has ended.
         """
         folder = own_folder()
         self.path = path = os.path.join(folder, f"{os.getpid()}.sock")
         self.listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            os.unlink(path)  # a file that an earlier process with this ID left
+            os.unlink(path)  # removes the file that an earlier process with the same ID left
         except FileNotFoundError:
             pass
         listener.bind(path)
@@ -94,7 +94,7 @@ class Live:
             self.clients.release()
 
     def sample(self) -> dict[str, Any]:
-        """The current figures. It tries again if a set changes while this thread reads it."""
+        """The current figures. Tries again if a set changes while this thread reads it."""
         for _ in range(3):
             try:
                 return self.gauges.sample()
@@ -103,7 +103,7 @@ class Live:
         return self.gauges.sample()
 
     def snapshot(self) -> dict[str, Any]:
-        """Writes a snapshot. The answer has its path, or the error."""
+        """Writes a snapshot. The answer contains the snapshot's path, or the error."""
         try:
             return dict(schema="plimsoll.snapshot/1", path=self.write(), error=None)
         except Exception as why:
@@ -111,7 +111,7 @@ class Live:
 
 
 def own_folder() -> str:
-    """The folder that `plimsoll top` searches. It is not used if other users can open it."""
+    """The folder that `plimsoll top` searches. The folder is not used if other users can open it."""
     places = [os.path.join(os.environ.get("TMPDIR") or "/tmp", f"plimsoll-{os.getuid()}")]
     if os.environ.get("XDG_RUNTIME_DIR"):
         places.insert(0, os.path.join(os.environ["XDG_RUNTIME_DIR"], "plimsoll"))

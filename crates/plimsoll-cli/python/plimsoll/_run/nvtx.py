@@ -17,7 +17,7 @@ class Ranges:
         from torch.optim import optimizer
 
         self.torch, self.nvtx = torch, torch.cuda.nvtx
-        self.nvtx.mark("plimsoll run --nvtx")  # raises if this PyTorch has no NVTX
+        self.nvtx.mark("plimsoll run --nvtx")  # this raises an exception if this PyTorch has no NVTX
         self.names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         module.register_module_forward_pre_hook(self.called)
         module.register_module_forward_hook(self.returned, always_call=True)
@@ -26,7 +26,9 @@ class Ranges:
         self.watch_backward()
 
     def name(self, module: Any) -> str:
-        """A module's path in the outermost module that was called, and its class: `layers.0.attention (Attention)`."""
+        """The name of a module's range: its path in the outermost module that was called, and its class, such as
+        `layers.0.attention (Attention)`.
+        """
         if module not in self.names:
             for name, part in module.named_modules():
                 self.names.setdefault(part, f"{name} ({type(part).__name__})" if name else type(part).__name__)
@@ -38,7 +40,7 @@ class Ranges:
             self.nvtx.range_push(f"forward: {self.name(module)}")
 
     def returned(self, module: Any, args: Any, result: Any) -> None:
-        """Called when a module returns or has failed."""
+        """Called when a module's call has returned or failed."""
         if self.torch.compiler.is_compiling():
             return
         self.nvtx.range_pop()

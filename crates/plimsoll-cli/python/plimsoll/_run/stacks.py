@@ -1,5 +1,5 @@
-"""Decides which requests in the recorded history have a Python stack. A stack costs the host 1 to 4 µs. That
-takes no extra time if the step is GPU-bound, but up to a sixth of a step with small kernels.
+"""Decides for which requests the recorded history contains a Python stack. A stack costs the host 1 to 4 µs. That takes
+no extra time if the step is GPU-bound, but up to a sixth of a step with small kernels.
 
 At first, all requests have a stack. After FIRST steps, windows of steps with and without stacks alternate. If the
 windows show, beyond the noise, that stacks make steps longer by at most MOST, all steps keep their stacks.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-FIRST = 20  # steps
+FIRST = 20  # the number of steps that all have stacks
 WINDOW, WINDOWS = 4, 12  # steps per window, and the number of windows
 MOST = 0.04
 EVERY = 16
@@ -23,7 +23,7 @@ class Stacks:
     """Decides which steps of this process have stacks."""
 
     def __init__(self, torch: Any, record: Callable[[bool], None]) -> None:
-        self.record = record  # turns stacks on (True) or off (False)
+        self.record = record  # the function that turns stacks on (True) or off (False)
         self.count = 0
         self.before: float | None = None
         self.times: list[list[float]] = [[] for _ in range(WINDOWS)]  # by window; even windows have stacks
@@ -52,7 +52,7 @@ class Stacks:
         if self.are_sampled:
             self.switch(self.count % EVERY == 0)
         elif 0 <= probed < WINDOW * WINDOWS:
-            # The first step of a window is slower because of the switch.
+            # The first step of a window does not count, because switching makes it slower.
             if probed % WINDOW and before is not None:
                 self.times[probed // WINDOW].append(now - before)
             self.switch((probed + 1) // WINDOW % 2 == 0)
@@ -62,8 +62,8 @@ class Stacks:
 
 
 def are_free(times: list[list[float]]) -> bool:
-    """Whether windows with stacks take at most MOST longer than their neighbours without: the mean, plus two
-    standard errors.
+    """Whether stacks make steps longer by less than MOST. The difference counts as the mean over all pairs of
+    neighbouring windows with and without stacks, plus two standard errors.
     """
     levels = [sorted(it)[len(it) // 2] for it in times]
     slower = [levels[it + it % 2] / levels[it + 1 - it % 2] - 1 for it in range(WINDOWS - 1)]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def begin() -> None:
-    """Reports that our Python is loaded in this process, and waits for PyTorch."""
+    """Reports that our Python code is loaded in this process, and waits until PyTorch is imported."""
     loaded()
     os.register_at_fork(after_in_child=loaded)
     imports.hook({"torch": attend})

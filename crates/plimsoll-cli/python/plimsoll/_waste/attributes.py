@@ -1,5 +1,5 @@
 """Finds attributes of objects that the program assigns but does not read again, by name: an attribute is dead if only
-the method that assigns it reads it, and that method always assigns it first. The program's code is never run.
+one method reads it, and this method always assigns the attribute before it reads it. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Attribute:
         self.is_dead = is_known and self.text not in self.names.before[body[0]]
 
     def insertion(self, stack: list[tuple[FrameType, int]]) -> Insertion | None:
-        """The place to insert the line that deletes it; None if it is read again, or if no place is suitable."""
+        """The place for a new line that deletes the attribute; None if the attribute is read again, or no place is
+        suitable.
+        """
         for frame, line in stack:
             if is_code_of(frame.f_code, self.scope, self.source):
                 statement = self.names.at(line)
@@ -47,13 +49,13 @@ class Attribute:
 
     @property
     def line(self) -> int:
-        """The line that assigns it."""
+        """The line that assigns the attribute."""
         found = (it for it in ast.walk(self.names.scope) if isinstance(it, ast.Name) and it.id == self.text)
         return next((it.lineno for it in found if isinstance(it.ctx, ast.Store)), self.scope.lineno)
 
 
 def dead(program: Program) -> list[Attribute]:
-    """The attributes that one method of the program assigns and that nothing else reads."""
+    """The attributes that one method of the program assigns and no other code reads."""
     if not program.is_known:
         return []
     found = [one(program, name, uses) for name, uses in program.uses.items()]
@@ -61,7 +63,7 @@ def dead(program: Program) -> list[Attribute]:
 
 
 def one(program: Program, name: str, uses: list[Use]) -> Attribute | None:
-    """The attribute with this name, if one method assigns it and nothing else reads it."""
+    """The attribute with this name, if one method assigns it and no other code reads it."""
     values = [it for it in uses if isinstance(it.node.ctx, ast.Store) and not is_empty(it)]
     scopes = {id(it.source.scope(it.node)): (it.source.scope(it.node), it) for it in values}
     if len(scopes) != 1 or name in program.defined or program.is_text(name) or name.startswith("__"):
@@ -107,17 +109,17 @@ def decorator(node: Any) -> str:
 
 
 def is_recursive(scope: Any) -> bool:
-    """Whether a method may call itself, for another object or the same one."""
+    """Whether a method may call itself, for the same object or for another object."""
     return any(isinstance(it, ast.Attribute) and it.attr == scope.name for it in own_nodes(scope))
 
 
 def is_code_of(code: CodeType, scope: Any, source: Source) -> bool:
-    """Whether a code object belongs to a method."""
+    """Whether a code object is the code of this method."""
     return code.co_filename == source.file and scope_of(source.tree, code) is scope
 
 
 class Renamed(ast.NodeTransformer):
-    """Turns an attribute into a variable, so that the analysis of variables applies to it."""
+    """Turns an attribute in a syntax tree into a variable, so that the analysis of variables applies to it."""
 
     def __init__(self, base: str, name: str) -> None:
         self.base, self.name = base, name

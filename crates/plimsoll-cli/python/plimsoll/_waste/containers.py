@@ -18,43 +18,43 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
 
 
 class Unread(NamedTuple):
-    """A container that one statement adds to and nothing reads."""
+    """A container to which one statement adds and that no code reads."""
 
     name: str
     source: Source
-    scope: Any  # of a variable; None for an attribute
-    kind: str  # the class of an attribute
-    statement: Any  # the one that adds
-    added: Any  # the expression that it adds
-    line: int  # where the container is made
+    scope: Any  # the scope of a variable; None for an attribute
+    kind: str  # the class to which an attribute belongs
+    statement: Any  # the statement that adds to the container
+    added: Any  # the expression that the statement adds
+    line: int  # the line that creates the container
 
     @property
     def own(self) -> str:
-        """The attribute, as written in the statement."""
+        """The attribute, as it is written in the statement."""
         nodes = (it for it in ast.walk(self.statement) if isinstance(it, ast.Attribute) and it.attr == self.name)
         return ast.unparse(next(nodes))
 
     @property
     def text(self) -> str:
-        """The statement without the container."""
+        """The code that replaces the statement: the added expression if it contains a call, otherwise `pass`."""
         calls = any(isinstance(it, (ast.Call, ast.Await, ast.NamedExpr)) for it in ast.walk(self.added))
         return (ast.get_source_segment("".join(self.lines), self.added) or "pass") if calls else "pass"
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the file."""
+        """The lines of the source file."""
         import linecache
 
         return linecache.getlines(self.source.file)
 
 
 def unread(program: Program) -> list[Unread]:
-    """The containers of the program that are only added to."""
+    """The containers to which the program only adds."""
     return [*of_attributes(program), *of_variables(program)] if program.is_known else []
 
 
 def of_attributes(program: Program) -> Iterator[Unread]:
-    """Attributes of the program's classes."""
+    """The attributes (`self.NAME`) to which the program only adds."""
     for name, uses in program.uses.items():
         if name in program.defined or program.is_text(name):
             continue
@@ -71,7 +71,7 @@ def of_attributes(program: Program) -> Iterator[Unread]:
 
 
 def of_variables(program: Program) -> Iterator[Unread]:
-    """Variables of functions and of the main program."""
+    """The variables of functions and of the main program to which the program only adds."""
     for source in program.sources:
         names: dict[str, list[ast.Name]] = {}
         hidden: set[str] = set()
@@ -102,7 +102,7 @@ def of_variables(program: Program) -> Iterator[Unread]:
 
 
 def is_inside(source: Source, node: Any, scope: Any) -> bool:
-    """Whether a node is in a function or in one nested inside it."""
+    """Whether a node is in a function, or in a function nested inside it."""
     while node is not None and node is not scope:
         node = source.parents.get(node)
     return node is not None
@@ -114,8 +114,8 @@ def is_closed(source: Source, node: Any) -> bool:
 
 
 def only_added(uses: list[tuple[Source, Any]]) -> tuple[Source, Any, Any, Any, int] | None:
-    """The source, the mention, the statement and the expression of the only place that adds to a container, and the line that
-    makes it; None if it is used in any other way.
+    """Finds the only place that adds to a container. Returns the source, the mention of the container, the statement,
+    the added expression, and the line that creates the container; None if the container is used in any other way.
     """
     adds, made = [], []
     for source, node in uses:
@@ -130,7 +130,9 @@ def only_added(uses: list[tuple[Source, Any]]) -> tuple[Source, Any, Any, Any, i
 
 
 def addition(source: Source, node: Any) -> Any:
-    """The value that a statement adds to the container that a node mentions; None if the statement does not do that."""
+    """The expression that a statement adds to the container that `node` mentions; None if the statement does not add to
+    this container.
+    """
     parent = source.parents.get(node)
     above = source.parents.get(parent) if parent is not None else None
     if (
@@ -147,7 +149,7 @@ def addition(source: Source, node: Any) -> Any:
 
 
 def is_made(source: Source, node: Any) -> bool:
-    """Whether a statement assigns an empty container to the name."""
+    """Whether the statement around this mention of a name assigns an empty container to the name."""
     parent = source.parents.get(node)
     if not isinstance(parent, (ast.Assign, ast.AnnAssign)) or not isinstance(node.ctx, ast.Store):
         return False

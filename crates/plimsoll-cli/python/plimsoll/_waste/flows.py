@@ -1,5 +1,6 @@
 """Finds out whether a value of the program may reach a backward pass, by searching the source for everything that is
-computed from it. An unknown use counts as reaching one. The program's code is never run.
+computed from this value. If it is unknown how a value is used, it counts as reaching a backward pass. The program's
+code is never run.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ VALUES: tuple[Any, ...] = (
     ast.Starred,
 )
 VALUES += (ast.ListComp, ast.GeneratorExp, ast.DictComp)
-MOST = 300  # names to follow
+MOST = 300  # the maximum number of names to follow
 
 
 class Flow:
@@ -45,7 +46,7 @@ class Flow:
         self.left: list[tuple[Any, Source | None, str]] = []
         self.seen: set[tuple[int, str]] = set()
         self.functions: set[int] = set()
-        self.is_open = False  # whether it may reach a backward pass
+        self.is_open = False  # whether a followed value may reach a backward pass
 
     def reaches_backward(self, scope: Any, source: Source | None, name: str) -> bool:
         """Whether a variable of a scope, or an attribute of any object if there is no scope, may reach a backward pass."""
@@ -57,7 +58,7 @@ class Flow:
         return self.is_open or bool(self.left)
 
     def add(self, scope: Any, source: Source | None, name: str) -> None:
-        """Follows another name."""
+        """Also follows this name."""
         if (id(scope), name) not in self.seen:
             self.seen.add((id(scope), name))
             self.left.append((scope, source, name))
@@ -119,7 +120,7 @@ class Flow:
             self.is_open = True
 
     def passes(self, call: ast.Call, node: Any, source: Source) -> bool:
-        """Whether the result of a call with this argument is computed from it."""
+        """Whether the result of a call is computed from this argument."""
         name = last_name(call.func)
         if name in HOLDS and isinstance(call.func, ast.Attribute):
             self.assign(call.func.value, source)
@@ -134,8 +135,8 @@ class Flow:
         return False
 
     def returned(self, function: Any) -> None:
-        """Called if a function returns the value: follows it to the calls. If only libraries call the function, the
-        value may reach a backward pass.
+        """Called if a function returns the value: follows the value to the calls of the function. If only libraries
+        call the function, the value may reach a backward pass.
         """
         if id(function) in self.functions:
             return
@@ -148,10 +149,10 @@ class Flow:
 
 
 def is_named(node: Any, name: str) -> bool:
-    """Whether this is the definition of a function."""
+    """Whether this node defines the function with this name."""
     return isinstance(node, FUNCTIONS) and node.name == name
 
 
 def is_call(node: Any, name: str | None) -> bool:
-    """Whether this is a call to a function."""
+    """Whether this node calls the function with this name."""
     return isinstance(node, ast.Call) and last_name(node.func) == name

@@ -1,6 +1,6 @@
-"""Finds memory at the peak that is kept by something other than variables: attributes that are not read again,
-containers that are only added to, and graphs that sums of losses keep. `attributes.py`, `containers.py` and `sums.py`
-find them in the source.
+"""Finds memory at the peak that objects other than variables keep: attributes that are not read again, containers that
+are only added to, and graphs that sums of losses keep. `attributes.py`, `containers.py` and `sums.py` find them in the
+source.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .sole import Sole
 from .sums import Sum, graph_of, sums
 
 Stack = list[tuple[FrameType, int]]  # the innermost frame first, each with its line
-LOOKS = 3  # a sum whose graphs keep little this often is not examined again
+LOOKS = 3  # if the graphs of a sum kept little memory this often, the sum is not examined again
 Row = Callable[[int], "protocol.Waste | None"]
 
 
 class Further:
-    """The findings in the program's source, and the rows for those that are live."""
+    """The attributes, containers and sums found in the source, and the rows for those that keep memory now."""
 
     def __init__(self, known: Tensors) -> None:
         self.known = known
@@ -38,7 +38,7 @@ class Further:
         self.read(Program({}))
 
     def read(self, program: Program) -> None:
-        """Searches the source."""
+        """Searches the source of the program."""
         self.program = program
         self.owners = Owners(self.modules)
         self.attributes = {it.name: it for it in dead(program)}
@@ -60,8 +60,8 @@ class Further:
             self.read(Program(now))
 
     def add(self, sole: Sole, stack: Stack, names: set[int]) -> dict[Any, Row]:
-        """Adds to `sole` what may be freed, except values of variables at one of the addresses in `names`. Returns the
-        rows for it by key.
+        """Adds the values that may be freed to `sole`, except values at one of the addresses in `names`, which belong
+        to variables. Returns the rows for the added values, by their keys in `sole`.
         """
         self.refresh()
         rows: dict[Any, Row] = {}
@@ -83,7 +83,7 @@ class Further:
         return rows
 
     def graphs(self, stack: Stack, least: int) -> list[protocol.Waste]:
-        """Rows for the sums whose graphs keep at least `least` bytes."""
+        """Rows for the sums and lists whose graphs keep at least `least` bytes."""
         self.refresh()
         found: list[protocol.Waste] = []
         for it in self.sums:
@@ -148,7 +148,7 @@ def scope_at(it: Sum, frame: FrameType) -> bool:
 
 
 def row_of_attribute(it: Attribute, there: Any) -> Row:
-    """Makes the row for a dead attribute."""
+    """The row for a dead attribute."""
 
     def row(size: int) -> protocol.Waste:
         return protocol.Waste(
@@ -168,7 +168,7 @@ def row_of_attribute(it: Attribute, there: Any) -> Row:
 
 
 def row_of_container(it: Unread) -> Row:
-    """Makes the row for a container that is only added to."""
+    """The row for a container to which the program only adds."""
 
     def row(size: int) -> protocol.Waste | None:
         scope = it.source.scope(it.statement)

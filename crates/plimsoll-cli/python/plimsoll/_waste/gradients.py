@@ -23,11 +23,11 @@ Scope = Callable[[FrameType], "tuple[Names, list[str]] | None"]
 
 
 class Gradients:
-    """The optimizers that have stepped since the last backward pass."""
+    """Watches which optimizers have stepped since the last backward pass."""
 
     def __init__(self, torch: Any, known: Tensors, optimizers: Any) -> None:
         self.torch, self.known = torch, known
-        self.optimizers = optimizers  # all, weakly
+        self.optimizers = optimizers  # weak references to all optimizers
         self.stale: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def stepped(self, optimizer: Any) -> None:
@@ -35,7 +35,9 @@ class Gradients:
         self.stale.add(optimizer)
 
     def began(self) -> None:
-        """Called when a backward pass begins, which adds to the existing gradients."""
+        """Called when a backward pass begins: from then on, the existing gradients are in use, because the pass adds to
+        them.
+        """
         self.stale.clear()
 
     def rows(self, stack: list[tuple[FrameType, int]], scope: Scope, least: int) -> list[protocol.Waste]:

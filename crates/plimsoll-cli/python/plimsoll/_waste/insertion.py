@@ -24,9 +24,10 @@ class Insertion(NamedTuple):
 
 
 def after_last_use(names: Names, name: str, peak: ast.stmt, lines: list[str]) -> Insertion | None:
-    """Finds where to insert `del name` if the name is dead at the peak's statement. Returns None if no place is
-    suitable. The place is after the last statement before the peak that mentions the name, in the peak's block or in an
-    enclosing one. In a loop, it may also be after the last such statement that follows the peak.
+    """Finds where to insert `del name` if the name is dead at the statement of the peak. Returns None if no place is
+    suitable. The place is after the last statement before the peak that mentions the name, in the block of the peak's
+    statement or in an enclosing block. In a loop, the place may also be after the last statement that mentions the name
+    and follows the peak.
     """
     statement: Any = peak
     while statement is not names.scope:
@@ -53,8 +54,8 @@ def of_statement(names: Names, name: str, last: ast.stmt, lines: list[str]) -> I
 
 
 def behind(names: Names, statement: ast.stmt, lines: list[str], name: str | None = None) -> Insertion | None:
-    """The place after a statement. Other statements may share its line (`a(); b()`), but later ones must not mention
-    the name that the new line is about.
+    """The place after a statement. Other statements may share this statement's line (`a(); b()`), but statements after
+    it on the line must not mention `name`, the name that the new line deletes.
     """
     end = statement.end_lineno or statement.lineno
     here = of_line(names, statement)
@@ -70,7 +71,7 @@ def behind(names: Names, statement: ast.stmt, lines: list[str], name: str | None
 
 
 def instead(names: Names, statement: ast.stmt, lines: list[str]) -> Insertion | None:
-    """The place of a new line that replaces a statement, if no other one shares its lines."""
+    """The place of a new line that replaces a statement, if no other statement shares its lines."""
     return behind(names, statement, lines) if len(of_line(names, statement)) == 1 else None
 
 
@@ -82,8 +83,8 @@ def of_line(names: Names, statement: ast.stmt) -> list[Any]:
 
 
 def block_of(names: Names, statement: ast.stmt) -> tuple[list[Any] | None, Any]:
-    """The list of statements that contains this one, and the node that has the list. For an exception handler, the node
-    is its `try`.
+    """The list of statements that contains `statement`, and the node whose body is this list. For an exception handler,
+    the node is its `try`.
     """
     block, parent = source.block_of(names.parents, statement)
     if isinstance(parent, ast.ExceptHandler) or type(parent).__name__ == "match_case":
@@ -102,8 +103,8 @@ def is_bound(names: Names, name: str, last: ast.stmt) -> bool:
 
 
 def before(names: Names, statement: Any) -> Iterator[Any]:
-    """The statements that always run before this one, and this one. For the compound statements around it, only their
-    own assignments count.
+    """The statements that always run before `statement`, and `statement` itself. Of a compound statement around it,
+    only the assignments in its header count.
     """
     yield statement
     while statement is not names.scope and statement is not None:
@@ -127,7 +128,9 @@ def binds(statement: Any, name: str) -> bool:
 
 
 def assigned_at(names: Names, name: str, line: int) -> int:
-    """The line of the last assignment to a name before another line. For an argument, the line of the function."""
+    """The last line, up to `line`, that assigns `name`. If there is none, the last line that assigns it; for an
+    argument, the line of the function.
+    """
     lines = [it.lineno for it in ast.walk(names.scope) if isinstance(it, ast.Name) and it.id == name and is_store(it)]
     above = [it for it in lines if it <= line]
     return max(above) if above else max(lines, default=getattr(names.scope, "lineno", 1))

@@ -1,5 +1,5 @@
 """For `run`: finds the sums of losses that keep graphs when memory grows or runs out, with the line to write instead,
-which keeps none.
+which keeps no graph.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from .. import frames, sizes
 from .._holding.live import Tensors
 from .further import Further
 
-LEAST_PART = 10  # of the allocated bytes: smaller graphs are not reported
+LEAST_PART = 10  # graphs that keep less than this part (1/10) of the allocated bytes are not reported
 
 
 class Graphs:
-    """The sums whose graphs are large, as found last."""
+    """The sums whose graphs are large, as found by the latest call to `look`."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -24,8 +24,8 @@ class Graphs:
         self.lines: list[str] = []
 
     def look(self, frame: FrameType | None, level: int) -> None:
-        """Examines the variables on the stack. `allocated` is the number of allocated bytes. A failure here must not
-        end the program.
+        """Examines the variables on the stack. `level` is the number of allocated bytes. A failure here must not end
+        the program.
         """
         try:
             if self.further is None:

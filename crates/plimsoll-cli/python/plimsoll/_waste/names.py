@@ -1,7 +1,7 @@
 """Finds the variables of a function that are not read again: a liveness analysis of its syntax tree. The program's
-code is never run. A name is dead before a statement if every path from there assigns it before reading it, or never
-reads it. Names mentioned in a nested function, a lambda, a generator expression or a class are never dead, and neither
-are the names of a function that looks up names at run time.
+code is never run. A name is dead before a statement if every path from the statement assigns the name before it reads
+it, or never reads it. Names mentioned in a nested function, a lambda, a generator expression or a class are never dead,
+and neither are the names in a function that looks up names at run time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 SHAPES = {"shape", "dtype", "ndim"}  # attributes that need none of the tensor's GPU memory
-SIZES = {"size", "dim", "numel", "element_size", "stride", "is_floating_point"}  # methods
+SIZES = {"size", "dim", "numel", "element_size", "stride", "is_floating_point"}  # methods that need none of it
 DYNAMIC = {"locals", "globals", "vars", "eval", "exec", "dir"}
 CLOSED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp)  # their targets are not variables of the function
@@ -33,7 +33,7 @@ class Exits(NamedTuple):
 
 class Names:
     """The variables of a function or a module, and which of them are live before and after each statement. With
-    `by_content`, code that reads only the shape or dtype of a name's tensor does not count as reading the name.
+    `by_content`, code that reads only the shape or dtype of a tensor does not count as reading the tensor's name.
     """
 
     def __init__(self, scope: Any, by_content: bool = False) -> None:
@@ -51,7 +51,9 @@ class Names:
         self.block(scope.body, NONE, Exits(NONE, NONE, NONE))
 
     def find_closed(self) -> Iterator[str]:
-        """Names that code outside this function's own statements may read, and names that the function deletes itself."""
+        """The names that may be read outside this function's own statements, and the names that the function itself
+        deletes.
+        """
         for node in own(self.scope):
             if isinstance(node, CLOSED):
                 yield from free(node)
@@ -89,7 +91,7 @@ class Names:
             return inside.union(*(self.read(item) for item in it.items))
         if isinstance(it, ast.Try) or type(it).__name__ == "TryStar":
             return self.guarded(it, after, exits)
-        if type(it).__name__ == "Match":  # Python 3.9 does not have it
+        if type(it).__name__ == "Match":  # Python 3.9 does not have `match`
             arms = [self.read(it.subject) | after]
             for case in it.cases:
                 guard = self.read(case.guard) if case.guard is not None else NONE
@@ -131,7 +133,7 @@ class Names:
         return self.block(it.body, self.block(it.orelse, last, inner), inner)
 
     def read(self, node: ast.AST) -> Live:
-        """The names that a node reads, including the target of `+=`."""
+        """The names that a node reads. The target of `+=` counts as read."""
         names = (it for it in ast.walk(node) if isinstance(it, ast.Name) and not isinstance(it.ctx, ast.Store))
         loads = {it.id for it in names if not (self.by_content and self.is_shape(it))}
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
@@ -139,7 +141,9 @@ class Names:
         return frozenset(loads)
 
     def is_shape(self, name: ast.Name) -> bool:
-        """Whether this expression uses only the shape or dtype of a name's tensor: `x.shape`, `x.size(0)`, `len(x)`."""
+        """Whether the code around this name uses only the shape or dtype of the name's tensor: `x.shape`, `x.size(0)`,
+        `len(x)`.
+        """
         parent = self.parents.get(name)
         if isinstance(parent, ast.Attribute):
             above = self.parents.get(parent)
@@ -159,7 +163,7 @@ class Names:
 
 
 def own(scope: Any) -> Iterator[ast.AST]:
-    """The nodes of a scope, without those of the functions and classes in it."""
+    """The nodes of a scope, without the nodes of the functions and classes in the scope."""
     left: list[ast.AST] = list(scope.body)
     while left:
         node = left.pop()
@@ -192,7 +196,7 @@ def arguments(scope: Any) -> list[ast.arg]:
 
 
 def declared(node: ast.AST) -> list[str]:
-    """The names of a `global` or `nonlocal`."""
+    """The names that a `global` or `nonlocal` statement lists."""
     return node.names if isinstance(node, (ast.Global, ast.Nonlocal)) else []
 
 

@@ -1,5 +1,5 @@
-"""Finds the objects of the program's classes that can be reached from its variables, with the requested attributes. The
-program's code is never run.
+"""Finds the objects of the program's classes that can be reached from the program's variables, and the values of
+requested attributes. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from .._holding.objects import attributes, class_dict, class_name, mro
 # Base classes of libraries that do not read a subclass's own attributes.
 BASES = ("object", "Module", "Dataset", "IterableDataset", "ABC", "Generic")
 MOST = 2000  # the maximum number of objects to look at
-WIDE = 100  # elements of a container
-DEEP = 4  # levels below the variables
+WIDE = 100  # the maximum number of elements of a container to look at
+DEEP = 4  # the maximum number of levels below the variables
 
 
 class Owners:
@@ -26,15 +26,15 @@ class Owners:
         self.kinds: dict[int, bool] = {}  # by the address of a class: whether to look at its objects
 
     def values(self, stack: list[tuple[FrameType, int]], names: Set[str]) -> Iterator[tuple[Any, str, Any]]:
-        """The attributes with these names, with the object and the value."""
+        """For each attribute with one of these names: the object, the name, and the value."""
         for owner in self.objects(stack) if names else ():
             for name, value in list((attributes(owner) or {}).items()):
                 if name in names:
                     yield owner, name, value
 
     def has(self, owner: Any, kind: str) -> bool:
-        """Whether a class with this name is among an object's classes, and all others are the program's own or do not
-        read its attributes.
+        """Whether a class with this name is among an object's classes, and whether all its other classes are the
+        program's own or do not read the object's attributes.
         """
         names = [(class_dict(it).get("__module__"), class_name(it)) for it in mro(type(owner))]
         ours = [name for module, name in names if module in self.modules]
@@ -58,7 +58,7 @@ class Owners:
         return [it for it in found.values() if self.is_own(it)]
 
     def is_own(self, obj: Any) -> bool:
-        """Whether an object is of one of the program's classes, or is a module of a network."""
+        """Whether an object is of one of the program's classes, or is a `torch.nn` module."""
         kind = type(obj)
         known = self.kinds.get(id(kind))
         if known is None:
@@ -69,7 +69,7 @@ class Owners:
 
 
 def children(owner: Any) -> list[Any]:
-    """The objects that an object's attributes, or a small container, refer to."""
+    """The objects to which the attributes of `owner` refer, or its elements if it is a small container."""
     if type(owner) in (list, tuple):
         return list(owner[:WIDE])
     if type(owner) is dict:

@@ -1,7 +1,8 @@
 """Finds the moment of `predict`'s highest peak, and which of the program's variables are live then but not read again.
-The stand-in calls a listener after each line that used CUDA (its lines.rs). If the peak has risen, the line that has
-just run caused it, and the frames on the stack are those at the peak. For a peak in a backward pass, the variables are
-examined when the pass begins, because a `del` before it does not free tensors that are saved for it.
+The simulated GPU (plimsoll-standin, lines.rs) calls a listener after each line that used CUDA. If the peak has risen,
+the line that has just run caused it, and the frames on the stack are those at the peak. For a peak in a backward pass,
+the variables are examined when the pass begins, because a `del` before the pass does not free tensors that are saved
+for it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from .views import Views
 
 LISTENER = ctypes.PYFUNCTYPE(None, ctypes.c_int)
 NEW = -1  # the frame has not run a line yet
-LEAST_PART = 100  # of the peak: smaller amounts are not reported
-SECONDS = 1.5  # of CPU time for examining variables
+LEAST_PART = 100  # less than this part (1/100) of the peak is not reported
+SECONDS = 1.5  # the limit of CPU time for examining variables
 MOST = 6  # the maximum number of rows
-MANY = 100  # objects: a model that other variables also keep is examined only LOOKS times
+MANY = 100  # if a variable, such as a model, keeps this many objects, it is examined only LOOKS times
 LOOKS = 3
 
 
@@ -42,15 +43,15 @@ class Place:
         self.statement = names.at(line)
         there = contents.at(line)
         self.dead = names.dead(self.statement) if self.statement else frozenset()
-        # Tensors that are read again only for their shape.
+        # The names of tensors that are read again only for their shape.
         self.shapes = (contents.dead(there) - self.dead) if there else frozenset()
 
     def assigned(self) -> frozenset[str]:
-        """The names that the statement assigns."""
+        """The names that the statement at the peak assigns."""
         return bound(self.statement) if self.statement is not None else frozenset()
 
     def insertion(self, name: str) -> Insertion | None:
-        """The place to insert the line that frees a name."""
+        """The place for a new line that deletes a name."""
         names = self.names if name in self.dead else self.contents
         statement = self.statement if names is self.names else self.contents.at(self.line)
         return after_last_use(names, name, statement, self.lines) if statement is not None else None
@@ -65,7 +66,7 @@ class Peak:
         self.further = Further(self.known)
         self.best = 0
         self.rows: list[protocol.Waste] = []
-        self.at_backward: tuple[tuple[CodeType, int], list[protocol.Waste]] | None = None  # the line, and its rows
+        self.at_backward: tuple[tuple[CodeType, int], list[protocol.Waste]] | None = None  # the pass's line and rows
         self.places: dict[tuple[CodeType, int], Place | None] = {}
         self.scopes: dict[CodeType, tuple[Names, Names, list[str]] | None] = {}
         self.looks: collections.Counter[tuple[CodeType, str]] = (
@@ -82,13 +83,13 @@ class Peak:
             library.plimsoll_standin_watch("\n".join(frames.LIBRARIES).encode(), self.listener)
 
     def report(self) -> list[protocol.Waste]:
-        """Rows for the report. There are none if the program created a stream, or captured a graph, which creates one:
-        they may read memory after the last line that names it.
+        """Rows for the report. There are none if the program created a stream, or captured a graph, which also creates
+        a stream: work on a stream may read memory after the last line that names it.
         """
         return [] if standin.has_streams() else self.rows
 
     def called(self, line: int) -> None:
-        """Called when a line has used CUDA. An exception here must not reach the program."""
+        """Called after a line that used CUDA. An exception here must not reach the program."""
         try:
             self.used(sys._getframe(1), line)
         except Exception:
@@ -130,8 +131,8 @@ class Peak:
             self.at_backward = None
 
     def look(self, stack: list[tuple[FrameType, int]], is_done: bool = False) -> list[protocol.Waste]:
-        """Rows for the variables that are live but not read again. `is_done`: the innermost line has run, and has
-        assigned its names.
+        """Rows for the variables that are live but not read again. With `is_done`, the innermost line has already run
+        and assigned its names.
         """
         if self.spent > SECONDS:
             return []
@@ -143,7 +144,7 @@ class Peak:
             self.spent += time.thread_time() - began
 
     def found(self, stack: list[tuple[FrameType, int]], is_done: bool) -> list[protocol.Waste]:
-        """Does the work of `look`, without its time limit."""
+        """Does the work of `look`, without checking the time limit."""
         sole, values = Sole(self.known), []
         for frame, line in stack:
             place = self.place(frame.f_code, line, frame.f_globals)
@@ -166,7 +167,7 @@ class Peak:
                     views.add(place, name, variables[name])
             variables.clear()
         rows += self.views(views, sole) + self.gradients.rows(stack, self.scope_of_frame, self.least())
-        del views  # it refers to tensors
+        del views  # `views` refers to tensors
         rows += self.further.graphs(stack, self.least())
         others = self.further.add(sole, stack, set(sole.roots.values()))
         if sole.explore():
@@ -174,14 +175,16 @@ class Peak:
         return sorted(merged(rows), key=lambda it: -it["bytes"])[:MOST]
 
     def freed(self, places: list[Place], sole: Sole, others: dict[Any, Row]) -> list[protocol.Waste]:
-        """Rows for the variables whose deletion frees memory, and for the `others` by key."""
+        """Rows for the variables whose deletion frees memory, and the rows in `others`, which are stored by key, whose
+        objects keep enough memory.
+        """
         least = self.least()
         large = [key for key in sole.roots if sole.most([key]) >= least]
         sizes = {key: sole.bytes([key]) for key in large}
         rest = [key for key in large if sizes[key] < least]
         shared = sole.bytes(rest) if len(rest) > 1 else 0
         if shared >= least:
-            # These are several names for the same memory, such as a tensor and its view.
+            # Several of these names refer to the same memory, such as a tensor and its view.
             sizes.update({key: shared - sole.bytes([it for it in rest if it != key]) for key in rest})
         for key in sole.roots.keys() - others.keys():
             if sizes.get(key, 0) < least and sole.count(key) >= MANY:
@@ -197,7 +200,7 @@ class Peak:
         return self.best // LEAST_PART
 
     def row(self, place: Place, name: str, size: int) -> protocol.Waste | None:
-        """A row for a dead variable, if inserting a line can free it."""
+        """A row for a dead variable, if a new line can free it."""
         there = place.insertion(name)
         if there is None:
             return None
@@ -217,8 +220,8 @@ class Peak:
         return [waste("del", place, name, size, there, f"del {name}")] if there and size >= self.least() else []
 
     def views(self, views: Views[Place], sole: Sole) -> list[protocol.Waste]:
-        """Rows for variables with small views that are all that keeps a large storage alive, and for dead ones that
-        keep it as well.
+        """Rows for variables with small views that alone keep a large storage alive, and for dead variables that also
+        keep this storage.
         """
         rows: list[protocol.Waste] = []
         for size, small, dead in views.large(sole, self.least()):
@@ -229,7 +232,7 @@ class Peak:
         return rows
 
     def copy(self, place: Place, name: str, size: int) -> protocol.Waste | None:
-        """A row for a variable whose view should be a copy."""
+        """A row for a variable that should have a copy instead of a view."""
         if name in place.names.closed or not place.names.is_known:
             return None
         line = assigned_at(place.names, name, place.line)
@@ -268,7 +271,7 @@ class Peak:
 
 
 def merged(rows: list[protocol.Waste]) -> list[protocol.Waste]:
-    """The rows, with one for each new line: several objects may have the same attribute."""
+    """Merges the rows for the same new line: several objects may have the same attribute."""
     found: dict[tuple[str, int, str], protocol.Waste] = {}
     for row in rows:
         same = found.setdefault((row["file"], row["after"], row["text"]), row)
@@ -283,7 +286,7 @@ def pick(variables: Any, names: Any) -> dict[str, Any]:
 
 
 def waste(kind: str, place: Place, name: str, size: int, there: Insertion, text: str) -> protocol.Waste:
-    """Builds a row."""
+    """Builds a row for the report."""
     return protocol.Waste(
         kind=kind,
         name=name,

@@ -1,5 +1,5 @@
-"""The mentions in the source files of the program's own modules: the uses of each attribute, and code that may read
-attributes other than by name. The program's code is never run.
+"""Collects mentions of names in the source files of the program's own modules: the uses of each attribute, and code
+that may read attributes other than by name. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Program:
     """The modules of the program that are loaded now."""
 
     def __init__(self, modules: dict[str, str]) -> None:
-        self.modules = modules  # file by name
+        self.modules = modules  # the files, by module name
         sources = {file: Source.at(file, attributes(sys.modules[name]) or {}) for name, file in modules.items()}
         self.sources = [it for it in sources.values() if it is not None]
         self.uses: dict[str, list[Use]] = {}
-        self.texts: list[str] = []  # string constants without docstrings
+        self.texts: list[str] = []  # string constants, except docstrings
         self.imported: set[str] = set()
         self.reads_main = False  # whether a module may read the variables of the main program
-        self.defined: set[str] = set()  # names that classes define: methods, properties, fields
+        self.defined: set[str] = set()  # the names that classes define: methods, properties, fields
         # Whether all reads of attributes are known.
         self.is_known = len(self.sources) == len(sources)
         for source in self.sources:
@@ -93,14 +93,14 @@ def loaded() -> dict[str, str]:
 
 
 def is_modules(node: ast.AST) -> bool:
-    """Whether this is `sys.modules`, which contains the main program as well."""
+    """Whether this node is `sys.modules`, which also contains the main program."""
     is_one = isinstance(node, ast.Attribute) and node.attr == "modules" and isinstance(node.value, ast.Name)
     return is_one and node.value.id == "sys"  # type: ignore[attr-defined]
 
 
 def is_open(call: ast.Call) -> bool:
-    """Whether a call may read any attribute of an object: `getattr` with a computed name, and `torch.save` of more than
-    state dictionaries.
+    """Whether a call may read any attribute of an object: `getattr` with a computed name, and `torch.save` of anything
+    other than state dictionaries.
     """
     name = last_name(call.func)
     if name in ("getattr", "hasattr", "setattr", "delattr"):

@@ -18,7 +18,7 @@ MOST = 5000  # the maximum number of objects to examine
 SKIPPED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType)
 ATOMS = (str, bytes, int, float, complex, bool, type(None))
 # The number of references to an argument of `Sole.is_hidden` if only `Sole.bytes` has the object. Before Python 3.11,
-# there is another one on the caller's stack.
+# there is another reference on the caller's stack.
 HIDDEN_REFERENCES = 3 if sys.version_info >= (3, 11) else 4
 OWN_REFERENCES = 2  # to an object in `Sole.objects`: from the dictionary, and from the call to `getrefcount`
 
@@ -57,13 +57,13 @@ class Sole:
         return True
 
     def below(self, owner: Any) -> list[Any]:
-        """The objects that an object refers to, without classes, functions, and simple values such as numbers."""
+        """The objects to which an object refers, except classes, functions, and simple values such as numbers."""
         if self.known.is_tensor(owner) or not gc.is_tracked(owner) or is_a(owner, *SKIPPED):
             return []
         return [it for it in gc.get_referents(owner) if type(it) not in ATOMS and not is_a(it, *SKIPPED)]
 
     def most(self, keys: Any) -> int:
-        """The GPU memory that can be reached from these variables, which is the most that deleting them can free."""
+        """The bytes of GPU memory that can be reached from these variables: deleting the variables cannot free more."""
         tensors = (self.objects[at] for at in self.reached(keys) if self.known.is_tensor(self.objects[at]))
         return sum(size_of(it) for it in tensors if self.known.get(it, "is_cuda"))
 
@@ -95,7 +95,7 @@ class Sole:
             found -= kept
 
     def is_free(self, at: int, inside: int) -> bool:
-        """Whether an object has no references other than the `inside` ones that were counted."""
+        """Whether an object has no references other than the `inside` references that were already counted."""
         outside = sys.getrefcount(self.objects[at]) - OWN_REFERENCES - inside
         if outside and self.known.is_tensor(self.objects[at]):
             # From PyTorch 2.10 on, C++ owners of a tensor hold one reference to its Python object.
@@ -103,18 +103,18 @@ class Sole:
         return outside <= 0
 
     def is_hidden(self, base: Any) -> bool:
-        """Whether only its views refer to this tensor: the other references come from the dictionary in `bytes`, this
-        argument, and two calls.
+        """Whether only views refer to this tensor. `sys.getrefcount` also counts the references of `bytes` and of these
+        calls (`HIDDEN_REFERENCES`).
         """
         return bool(sys.getrefcount(base) - (base._use_count() > 1) <= HIDDEN_REFERENCES)
 
     def bytes(self, keys: Any) -> int:
-        """The GPU memory that these variables alone keep."""
+        """The bytes of GPU memory that only these variables keep."""
         freed = self.freed(keys)
         plain = [self.objects[at] for at in freed if self.known.is_tensor(self.objects[at])]
         tensors = [it for it in plain if self.known.get(it, "is_cuda")]
         views = collections.Counter(id(it._base) for it in tensors if it._is_view())
-        # If only views refer to their base, it is freed with them.
+        # If only views refer to their base, the base is freed with them.
         bases = {id(it._base): it._base for it in tensors if it._is_view()}
         tensors += [bases[at] for at in list(bases) if at not in freed and self.is_hidden(bases[at])]
         del bases

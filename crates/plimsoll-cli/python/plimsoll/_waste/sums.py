@@ -1,5 +1,5 @@
 """Finds sums and lists of losses that keep the graph of every step: `total += loss`, `losses.append(loss)`. A sum counts
-only if no value that is computed from it reaches a backward pass. The program's code is never run.
+only if no value that is computed from the sum reaches a backward pass. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NODES = 20_000  # the maximum number of a graph's nodes to visit
 class Sum(NamedTuple):
     """A statement that adds to a variable or an attribute."""
 
-    target: Any  # a name or an attribute, with a subscript or without
+    target: Any  # a name or an attribute, with or without a subscript
     statement: Any
     added: Any
     source: Source
@@ -32,14 +32,14 @@ class Sum(NamedTuple):
         return self.target.value if isinstance(self.target, ast.Subscript) else self.target
 
     def element(self, value: Any) -> Any:
-        """The sum or the list in the value of `base`."""
+        """The sum or list itself, given the value of `base`: an element of it if the target has a subscript."""
         if isinstance(self.target, ast.Subscript) and isinstance(self.target.slice, ast.Constant):
             return value.get(self.target.slice.value) if type(value) is dict else None
         return value
 
     def edited(self) -> tuple[Insertion, str] | None:
-        """Where the statement ends, and the replacement that detaches what it adds. None if it shares lines with
-        others.
+        """Where the statement ends, and the replacement, which detaches the added value. None if the statement shares
+        lines with other statements.
         """
         lines = linecache.getlines(self.source.file)
         there = instead(Names(self.source.scope(self.statement)), self.statement, lines)
@@ -72,7 +72,7 @@ def reaches_backward(program: Program, it: Sum) -> bool:
 
 
 def one(node: Any, source: Source) -> list[Sum]:
-    """The sum to which a statement adds, if there is one."""
+    """The sum to which a statement adds, as a list of one. Empty if the node adds to no sum."""
     target: Any = None
     added: Any = None
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
@@ -91,7 +91,7 @@ def one(node: Any, source: Source) -> list[Sum]:
 
 
 def graph_of(known: Tensors, value: Any) -> tuple[int, int]:
-    """The GPU memory kept by the graphs of a sum or a list of tensors, and the number of values in it."""
+    """The GPU memory kept by the graphs of a sum or a list of tensors, and the number of values in the sum or list."""
     tensors = value if type(value) is list else [value]
     nodes = [known.get(it, "grad_fn") for it in tensors if known.is_tensor(it)]
     nodes = [it for it in nodes if it is not None]

@@ -1,5 +1,5 @@
-"""Finds small views that are all that keeps a large tensor alive: the variables that should have copies instead, and
-the dead variables that have the tensor itself. The program's code is never run.
+"""Finds large tensors that only small views keep alive: the variables with the views, which should have copies instead,
+and the dead variables that refer to the tensor itself. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .sole import Sole, address_of, size_of
 
 Place = TypeVar("Place")
 PART = 4  # views are reported if they use less than 1/4 of the storage that they keep alive
-OWN_REFERENCES = 3  # to a base: from `Views.bases`, from a variable, and from the call to `getrefcount`
+OWN_REFERENCES = 3  # references to a base: from `Views.bases`, a variable, and the call to `getrefcount`
 
 
 class Views(Generic[Place]):
@@ -20,16 +20,16 @@ class Views(Generic[Place]):
 
     def __init__(self, known: Tensors) -> None:
         self.known, self.torch = known, known.torch
-        self.found: dict[int, list[tuple[Place, str, int, int]]] = {}  # name, the view's bytes, and its address
+        self.found: dict[int, list[tuple[Place, str, int, int]]] = {}  # by storage: place, name, bytes, `id`
         self.bases: dict[int, Any] = {}
         self.dead: dict[int, list[tuple[Place, str]]] = {}
 
     def add_dead(self, place: Place, name: str, tensor: Any) -> None:
-        """A variable that is not read again."""
+        """Adds a variable that is not read again."""
         self.dead.setdefault(id(tensor), []).append((place, name))
 
     def add(self, place: Place, name: str, tensor: Any) -> None:
-        """A variable that is read again."""
+        """Adds a variable that is read again."""
         get = self.known.get
         if not get(tensor, "is_cuda") or get(tensor, "is_leaf") and get(tensor, "requires_grad"):
             return
@@ -39,8 +39,8 @@ class Views(Generic[Place]):
             self.found.setdefault(at, []).append((place, name, own, id(tensor)))
 
     def large(self, sole: Sole, least: int) -> list[tuple[int, list[tuple[Place, str]], list[tuple[Place, str]]]]:
-        """For each large tensor that only small views keep: the bytes that copies of the views would free, the variables that
-        have views, and the dead ones that have the tensor.
+        """For each large tensor that only small views keep alive: the bytes that copies of the views would free, the
+        variables with the views, and the dead variables that refer to the tensor.
         """
         rows = []
         for at, views in self.found.items():

@@ -1,8 +1,8 @@
 """Techniques that make a PyTorch program use less memory, applied from outside to an unmodified program.
 
 `install(torch)` patches PyTorch once, after its import; that alone has no effect. `activate(wanted, host)` turns
-techniques on: `wanted` maps names to values, `host` is the verb (`predict` or `run`) that runs the program. Each
-technique is a class in its own file:
+techniques on: `wanted` maps names to values, `host` belongs to the command (`predict` or `run`) that runs the program.
+Each technique is a class in its own file:
 
     name       the name in `--with`
     around     called around the outermost module call of a training step (roots.py), if it is a method
@@ -10,7 +10,7 @@ technique is a class in its own file:
     report     its effect, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
 
 A technique that cannot be applied calls `refuse` with the reason, and the host ends the program. The host also
-ends it if a technique raises an exception.
+ends the program if a technique raises an exception.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .step_in_backward import StepInBackward
 from .tensor_parallel import TensorParallel
 from .weights import Bf16Weights, Half
 
-# The outermost technique comes first: each wraps the ones after it.
+# The outermost technique comes first: each technique wraps those after it.
 ALL = (
     Batch,
     Count,

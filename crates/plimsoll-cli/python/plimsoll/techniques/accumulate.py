@@ -1,8 +1,8 @@
 """Accumulates gradients inside the outermost module call: each part of the batch runs forward and then backward
 immediately, if the call returns the loss. Rounding differs, and dropout draws other masks.
 
-The gradients of the parts are added up in buffers. When the program calls `backward`, they are scaled by the gradient
-of the loss and added to the parameters' gradients.
+The gradients of the parts are added up in buffers. When the program calls `backward`, the sums are multiplied by the
+gradient of the loss and added to the parameters' gradients.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Accumulate:
 
     def __init__(self, value: int) -> None:
         self.number, self.count, self.small = value, 0, None
-        # The classes of the models that it acted on.
+        # The classes of the models that the technique acted on.
         self.kinds: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def first(self, root: Any) -> None:
@@ -89,7 +89,7 @@ class Accumulate:
         return tree_map(finish, whole)
 
     def run_backward(self, result: Any, weight: Any, parameters: Any, sums: Any) -> None:
-        """The backward pass of one part, whose gradients are added to `sums`."""
+        """Runs the backward pass of one part, and adds the gradients to `sums`."""
         losses = [it for it in tree_flatten(result)[0] if is_loss(it) and it.requires_grad]
         if len(losses) > 1:
             context.refuse(self.name, "the model returns several losses")

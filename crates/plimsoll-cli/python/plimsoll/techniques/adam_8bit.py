@@ -23,8 +23,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def codes(is_signed: bool) -> Any:
-    """The values of the 256 codes: zero, one, and seven decades. Decade k, from a tenth of its upper bound to the
-    bound, has 2^k steps (2^(k+1) if unsigned).
+    """The values of the 256 codes: zero, one, and values in seven decades. Decade k, which ends at its upper bound and
+    begins at a tenth of it, has 2^k values (2^(k+1) if unsigned).
     """
     values = [0.0, 1.0]
     for nth in range(7):
@@ -37,7 +37,7 @@ def codes(is_signed: bool) -> Any:
 
 @functools.lru_cache(None)
 def tables(device: Any, name: str) -> tuple[Any, Any]:
-    """The codes, and the boundaries between them."""
+    """The values of the codes, and the boundaries between them, as tensors on a device."""
     known = codes(name == "exp_avg")
     return known.to(device), ((known[:-1] + known[1:]) / 2).to(device)
 
@@ -50,11 +50,11 @@ class Moment:
         self.known, self.borders = tables(bytes.device, name)
 
     def read(self, part: slice, blocks: slice) -> Any:
-        """The values of a part, dequantized to f32."""
+        """The values of a part of the parameter, dequantized to f32."""
         return (self.known[self.bytes[part].int()].view(-1, width(part)) * self.scales[blocks, None]).view(-1)
 
     def write(self, part: slice, blocks: slice, values: Any) -> None:
-        """Quantizes and stores the values of a part. An incomplete last block is a separate part."""
+        """Quantizes and stores the values of a part of the parameter. An incomplete last block is a separate part."""
         rows = values.view(-1, width(part))
         scales = rows.abs().amax(1)
         self.scales[blocks] = scales
@@ -68,7 +68,7 @@ def width(part: slice) -> int:
 
 
 def divided(elements: int) -> Iterator[tuple[slice, slice]]:
-    """The elements and the blocks of each part of the update."""
+    """Divides a parameter into parts for the update: yields the elements and the blocks of each part."""
     whole = elements // BLOCK
     for begin in range(0, whole, CHUNK):
         end = min(begin + CHUNK, whole)
@@ -78,8 +78,8 @@ def divided(elements: int) -> Iterator[tuple[slice, slice]]:
 
 
 def moments_of(state: dict[str, Any], parameter: Any) -> list[Moment]:
-    """The two moments. They are created at the first step, or converted if a saved state was loaded (PyTorch loads it
-    in the parameter's type).
+    """The two moments of a parameter. They are created at the first step, or converted if a saved state was loaded
+    (PyTorch loads it in the parameter's type).
     """
     found = []
     for name in MOMENTS:
@@ -218,7 +218,9 @@ class Adam8bit:
 
 
 def convert(optimizer: Any) -> None:
-    """Converts one optimizer, for a program that requests it. Its new class has the same name when it is saved."""
+    """Converts one optimizer, for a program that calls `plimsoll.adam_8bit`. The name and module of the optimizer's
+    class stay the same, so that the optimizer is saved under the same name.
+    """
     kind = type(optimizer)
     own = type(kind.__name__, (kind,), dict(__module__=kind.__module__, step=step))
     optimizer.__class__ = own
@@ -226,7 +228,7 @@ def convert(optimizer: Any) -> None:
 
 
 def objection(optimizer: Any) -> str | None:
-    """Why an optimizer's moments cannot be stored in 8 bits; None if they can."""
+    """The reason why an optimizer's moments cannot be stored in 8 bits; None if they can."""
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
         return f"the program's optimizer is {type(optimizer).__name__}; only Adam and AdamW can have 8-bit moments"
     for group in optimizer.param_groups:

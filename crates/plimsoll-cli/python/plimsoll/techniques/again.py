@@ -1,11 +1,11 @@
 """Makes the recomputation of a block give the same results as its first computation. The recomputation sees the
 state from before the first computation: the parameters (`torch.func.functional_call` replaces them for a call), the
-buffers, the numbers and flags on its modules, and the random number generators of Python and NumPy. Its own changes to
-these are undone, so that a block that counts its calls does not count a call twice. PyTorch's checkpointing itself
-restores PyTorch's generators.
+buffers, the numbers and flags on its modules, and the random number generators of Python and NumPy. Changes that the
+recomputation makes to this state are undone, so that a block that counts its calls does not count a call twice.
+PyTorch's checkpointing itself restores PyTorch's generators.
 
-The first calls to a class of blocks show which buffers and attributes they change. Several calls are needed, because
-layers may be skipped at random. Normalization layers are excluded: their results do not depend on their running
+The first calls to a class of blocks show which buffers and attributes the calls change. Several calls are needed,
+because layers may be skipped at random. Normalization layers are excluded: their results do not depend on their running
 statistics, so the recomputation leaves the statistics unchanged.
 """
 
@@ -46,8 +46,8 @@ def is_plain(block: Any, draws: bool) -> bool:
 
 
 class Members:
-    """The current parameters and buffers at these places. While it is open as a context, the places have
-    these values again.
+    """The current parameters and buffers at these places. Inside a `with` statement, the places hold these parameters
+    and buffers again.
     """
 
     def __init__(self, found: Any) -> None:
@@ -72,8 +72,8 @@ def members(module: Any) -> list[tuple[dict[str, Any], str]]:
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether FSDP2 manages a tensor. FSDP2 itself replaces sharded parameters with complete ones, and removes these
-    again.
+    """Whether FSDP2 manages a tensor. FSDP2 itself replaces sharded parameters with complete ones for a call, and
+    changes them back.
     """
     return type(tensor).__name__ == "DTensor"
 
@@ -118,7 +118,7 @@ class First:
         self.drawn = Generators() if draws else None
 
     def copy(self, name: str, buffer: Any) -> Any:
-        """A copy of a buffer that the block may change; None for other buffers."""
+        """A copy of a buffer, if the block may change the buffer; otherwise None."""
         is_kept = name in self.known.buffers or (self.is_learning and buffer.nbytes <= MOST_BYTES)
         return buffer.clone() if is_kept else None
 
@@ -136,8 +136,8 @@ class First:
         return next((name for name, value in changed.items() if value is None), None)
 
     def changed_buffers(self) -> dict[str, Any]:
-        """The earlier values of the buffers that were changed so far: {name: value}. They are needed before the end
-        of the block if the block itself computes a gradient.
+        """The earlier values of the buffers that were changed so far: {name: value}. If the block itself computes a
+        gradient, these values are needed before the block ends.
         """
         if self.has_ended:
             return self.kept
@@ -152,7 +152,7 @@ class First:
 
 
 class Again:
-    """Recomputes a block: while it is open as a context, the block has its state from before the first computation."""
+    """Recomputes a block. Inside a `with` statement, the block has its state from before the first computation."""
 
     def __init__(self, block: Any, first: Any) -> None:
         self.block, self.first = block, first
@@ -192,7 +192,7 @@ class Again:
 
 
 def own_buffers(block: Any) -> list[tuple[str, Any]]:
-    """The buffers of a block, except for normalization layers: [(name, buffer)]."""
+    """The buffers of a block, except those of normalization layers: [(name, buffer)]."""
     found = ((name, place.get(key)) for name, place, key in places[block].buffers)
     return [(name, it) for name, it in found if it is not None and not it.is_inference()]
 

@@ -2,14 +2,15 @@
 technique of `--with`.
 
 The batch size is the first dimension of the first tensor passed to the first outermost module call. There are two ways
-to change it, which `plan` tries in this order:
+to change the batch size, which `plan` tries in this order:
 
-    tensors tensors with that many rows get more rows, or fewer, where the program creates them (torch.randn and
-    others, outside constructors) or moves them to a GPU inputs the same for the arguments of outermost module
-    calls and of `generate`; the targets of losses follow
+- `tensors`: tensors with that many rows get more or fewer rows where the program creates them (`torch.randn` and
+  others, outside constructors) or moves them to a GPU.
+- `inputs`: the same, but for the arguments of outermost module calls and of `generate`. The targets of losses get as
+  many rows as their inputs.
 
-A run counts only if the model really got a batch of the requested size. The new rows are copies: on the stand-in,
-values do not matter.
+A run counts only if the model really got a batch of the requested size. The new rows are copies: on the simulated GPU
+(plimsoll-standin), values do not matter.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from . import context, observers
 
 FACTORIES = "randn rand randint zeros ones empty full arange tensor as_tensor from_numpy normal randperm".split()
 MOVES = "to cuda".split()
-MOST = 3  # places to name
+MOST = 3  # the maximum number of places to name
 
 
 class Batch:
@@ -37,10 +38,10 @@ class Batch:
     serves = True
 
     def __init__(self, value: dict[str, Any]) -> None:
-        self.rows, self.of, self.way = value["rows"], value["of"], value["way"]  # 0 rows: only look
+        self.rows, self.of, self.way = value["rows"], value["of"], value["way"]  # if `rows` is 0, nothing changes
         self.seen: int | None = None  # the first model call's batch
         self.is_called = self.is_generating = False
-        self.places: dict[int, list[str]] = {}  # where tensors with this many rows are made or moved
+        self.places: dict[int, list[str]] = {}  # by rows: where such tensors are made or moved
 
     def begin(self) -> None:
         for name in FACTORIES:
@@ -55,7 +56,7 @@ class Batch:
             mixin.generate = self.generating(mixin.generate)
 
     def made(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a function that creates tensors, for calls from the program's own lines."""
+        """Wraps a function that creates tensors. Only calls from the program's own lines are changed."""
 
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> Any:
@@ -111,7 +112,7 @@ class Batch:
         return following(*args, **kwargs)
 
     def generating(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `generate` of transformers, which calls the model with its own tensors."""
+        """Wraps `generate` of transformers, which calls the model with tensors that it creates itself."""
 
         @functools.wraps(original)
         def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +127,7 @@ class Batch:
         return generate
 
     def follow_losses(self) -> None:
-        """Gives the target of a loss as many rows as its input, if the model's batch was changed in between."""
+        """Gives the target of a loss as many rows as its input, if the model's batch was changed."""
         place = torch.nn.functional
         for name in observers.LOSSES:
             original = getattr(place, name, None)

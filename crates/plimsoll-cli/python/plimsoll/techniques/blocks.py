@@ -1,12 +1,12 @@
-"""The repeated blocks of a model: the entries of a container that have submodules and whose class occurs more than
-once, and the model's other modules of such a class. In a model without such entries, the blocks are its attributes
+"""Finds the repeated blocks of a model: the entries of a container that have submodules and whose class occurs more
+than once, and the model's other modules of such a class. In a model without such entries, the blocks are its attributes
 (`self.down1`, `self.down2`) whose class occurs more than once.
 
-If such modules are nested, the outermost count. If a container is itself an entry (a stage of a ResNet), its entries
-are searched instead. A module without a forward function (a ModuleList in a ModuleList) is never called, so it is not
-a block.
+If such modules are nested, only the outermost count. If a container is itself an entry (a stage of a ResNet), its
+entries are searched instead. A module without a forward function (a ModuleList in a ModuleList) is never called, so it
+is not a block.
 
-If no class repeats, a single module may still be called repeatedly, like ALBERT's layer: `Repeats`.
+If no class repeats, a single module may still be called repeatedly, like ALBERT's layer. `Repeats` finds such modules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def find(root: Any) -> list[tuple[str, Any]]:
 
 def nested(root: Any) -> list[tuple[str, Any]]:
     """The repeated blocks inside the repeated blocks, such as the blocks of a network's stages. A block without inner
-    blocks counts itself. Empty if there are none.
+    blocks counts itself. Empty if no block has inner blocks.
     """
     found = []
     for path, block in find(root):
@@ -67,9 +67,9 @@ class Repeats:
     """Finds modules that are called repeatedly in one call to their model."""
 
     def __init__(self) -> None:
-        # The model of each module, and the module's path in it.
+        # For each module: its model, and the module's path in the model.
         self.places: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
-        # The calls to each module in this call to the model.
+        # The number of calls to each module in the current call to its model.
         self.calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def add(self, root: Any) -> None:
@@ -83,7 +83,7 @@ class Repeats:
         self.calls.clear()
 
     def is_again(self, module: Any) -> bool:
-        """Whether this is the second call to a module that is being watched."""
+        """Whether this is the second call to a watched module in the current call to its model."""
         if module not in self.places:
             return False
         self.calls[module] = self.calls.get(module, 0) + 1
@@ -91,7 +91,7 @@ class Repeats:
 
 
 def outermost(root: Any, blocks: Any) -> list[tuple[str, Any]]:
-    """The paths of these modules in the model, without those inside others."""
+    """The paths of these modules in the model, without modules that are inside others."""
     found: list[tuple[str, Any]] = []
 
     def search(path: str, module: Any) -> None:
@@ -116,7 +116,7 @@ def is_called(module: Any) -> bool:
 
 
 def expression(root: Any, paths: list[str]) -> str:
-    """The blocks as a Python expression: `model.h[:4]`, or `[*model.layer1, *model.layer2[:2]]`."""
+    """These blocks as a Python expression: `model.h[:4]`, or `[*model.layer1, *model.layer2[:2]]`."""
     pieces = []
     for parent in dict.fromkeys(path.rpartition(".")[0] for path in paths):
         names = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parent]

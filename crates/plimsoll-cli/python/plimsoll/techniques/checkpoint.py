@@ -24,7 +24,7 @@ MARK = "_plimsoll_checkpoint"
 
 
 class Nothing:
-    """A context without an effect, around the first computation."""
+    """A context manager without effect, for the first computation."""
 
     def __enter__(self) -> None:
         pass
@@ -43,14 +43,14 @@ class Checkpoint:
     def __init__(self, value: int | None) -> None:
         self.most = value  # the number of blocks to checkpoint in each model; None: all
         self.of = self.count = 0
-        self.lines: list[tuple[str, list[str]]] = []  # the class of each model, and the code to add
-        # Whether a block changes a list in its arguments, which PyTorch's own checkpointing does not allow.
+        self.lines: list[tuple[str, list[str]]] = []  # for each model: its class, and the code to add
+        # Whether a block takes items from a list in its arguments. PyTorch's own checkpointing does not allow this.
         self.takes = False
         self.patched: set[type] = set()
-        # For each model, whether a call drew from the generators of Python and NumPy.
+        # For each model, whether a call drew random numbers from Python or NumPy.
         self.drew: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self.draws = True  # whether this call may draw; if so, each block saves their states, which takes time
-        self.running = threading.local()  # `inside`: whether a block is running; `segment`: the last block's
+        self.draws = True  # whether this call may draw: then each block saves the generators' states
+        self.running = threading.local()  # `inside`: whether a block is running; `segment`: the last block's segment
         self.repeats = blocks.Repeats()
 
     def begin(self) -> None:
@@ -88,13 +88,13 @@ class Checkpoint:
         self.of += of
         self.count += len(chosen)
         if chosen:
-            # A library's own checkpointing call applies to the innermost blocks.
+            # A library's own call to turn on checkpointing applies to the innermost blocks.
             is_all = len(chosen) == of and (self.find is blocks.nested or not blocks.nested(root))
             self.lines.append((type(root).__name__, lines(root, [path for path, _ in chosen], is_all)))
 
     def divide(self, root: Any, found: Any, number: int | None) -> int:
-        """Checkpoints these blocks in this many segments, by default the square root of their number. Returns the
-        number.
+        """Checkpoints these blocks in `number` segments, by default the square root of the number of blocks. Returns
+        the number of segments.
         """
         number = min(number or round(len(found) ** 0.5), len(found))
         self.mark(root, found, len(found))
@@ -136,7 +136,9 @@ class Checkpoint:
         kind.forward = forward
 
     def repeats_now(self, module: Any) -> bool:
-        """Whether a module is called a second time in this call to its model; if so, it is a block from then on."""
+        """Whether a module is called a second time in the current call to its model. From then on, the module counts as
+        a block.
+        """
         if self.is_inside() or not roots.is_inside() or not self.repeats.is_again(module):
             return False
         root, path = self.repeats.places.pop(module)
@@ -150,7 +152,7 @@ class Checkpoint:
         return bool(getattr(self.running, "inside", False))
 
     def call(self, block: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a block; its activations are recomputed in the backward pass."""
+        """Calls a block whose activations are recomputed in the backward pass."""
         if self.is_inside():
             return original(block, *args, **kwargs)
         if segments.marked(block):
@@ -163,7 +165,7 @@ class Checkpoint:
 
         def run(*leaves: Any) -> Any:
             # A block may remove items from a list in its arguments. So the first computation gets the program's own
-            # lists, and the second gets the lists as they were before.
+            # lists, and the recomputation gets copies of the lists from before it.
             args, kwargs = first.pop() if first else tree_unflatten(leaves, structure)
             return self.inside(original, block, *args, **kwargs)
 
@@ -188,7 +190,7 @@ class Checkpoint:
         return result
 
     def end(self, block: Any, state: Any) -> None:
-        """Called after the first computation: rejects a block whose earlier state is unknown."""
+        """Called after the first computation: rejects a block if its state from before the computation is unknown."""
         name = state.end()
         if name is not None:
             context.refuse(
@@ -213,13 +215,13 @@ class Checkpoint:
         return dict(applied=bool(self.count), detail=detail, lines=own if uses_own else self.native(), blocks=self.of)
 
     def native(self) -> list[Any]:
-        """PyTorch's or the library's own calls, for each model."""
+        """The code with PyTorch's or the library's own calls, for each model."""
         named = len(roots.kinds) > 1
         return [line for kind, lines in self.lines for line in ([f"# model: {kind}"] if named else []) + lines]
 
 
 class CheckpointNested(Checkpoint):
-    """Does the same for the repeated blocks inside those blocks."""
+    """Checkpoints the repeated blocks inside the repeated blocks of each model."""
 
     name = "checkpoint-nested"
     none = "the model has no repeated blocks inside its blocks"
@@ -227,8 +229,8 @@ class CheckpointNested(Checkpoint):
 
 
 def are_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the arguments contain no lists or dictionaries that a block could change, and tensors only in `args`.
-    The devices of these tensors tell PyTorch's checkpointing which generators to restore.
+    """Whether the arguments contain no lists or dictionaries that a block could change, and no tensors outside `args`.
+    PyTorch's checkpointing restores the generators of the devices of the tensors in `args`.
     """
     return all(isinstance(it, PLAIN) or it is None or isinstance(it, torch.Tensor) for it in args) and all(
         isinstance(it, PLAIN) or it is None for it in kwargs.values()
@@ -248,12 +250,14 @@ def without_cache(root: Any, kwargs: dict[str, Any]) -> None:
 
 
 def supports(module: Any) -> Any:
-    """Whether a transformers model can checkpoint its blocks."""
+    """Whether this is a model of transformers that can checkpoint its own blocks."""
     return getattr(module, "supports_gradient_checkpointing", True)
 
 
 def library_calls(root: Any, paths: list[str], name: str) -> Any:
-    """The calls to this method, on the root or on several models in it; none if a block is not inside such a model."""
+    """The lines that call the method `name` on the root, or on several models in it. Empty if a block is not inside a
+    model with this method.
+    """
     models: dict[str, Any] = {}
     for path, it in root.named_modules():
         if hasattr(type(it), name) and supports(it) and not any(is_under(path, other) for other in models):
@@ -270,7 +274,7 @@ def library_calls(root: Any, paths: list[str], name: str) -> Any:
 
 
 def is_under(path: str, other: str) -> bool:
-    """Whether a module's path is the other one, or inside it."""
+    """Whether a module is the module at the path `other`, or inside it."""
     return not other or path == other or path.startswith(f"{other}.")
 
 

@@ -1,9 +1,9 @@
 """Checkpoints segments of the model's repeated blocks, or of its longest `nn.Sequential`: only the inputs of segments
-stay. The numbers are identical.
+stay in memory. The numbers are identical.
 
 With √N segments of N blocks, about 2 √N inputs and results of blocks exist at the same time, whereas checkpointing
-each block keeps N. It does the same as `torch.utils.checkpoint.checkpoint_sequential`, but inside any model, and
-also for the last segment, because the code after it needs memory as well.
+each block keeps N. The technique is like `torch.utils.checkpoint.checkpoint_sequential`, but works inside any model,
+and also checkpoints the last segment, because the code after the segment needs memory as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from . import blocks, context, each, roots
 from .checkpoint import Checkpoint
 
-LEAST = 4  # blocks
+LEAST = 4  # the minimum number of blocks
 
 
 class CheckpointSegments(Checkpoint):

@@ -25,13 +25,13 @@ LEAST_CLASSES = 1024
 LEAST_ELEMENTS = 1 << 20  # smaller logits are not chunked
 CHUNK_BYTES = 128 << 20  # the size of a chunk's logits in f32
 
-technique: Any = None  # the active one
-otherwise = WeakIdKeyDictionary()  # weights whose results had another use, and that use
+technique: Any = None  # the active instance
+otherwise = WeakIdKeyDictionary()  # weights of layers whose result was used by other code, and the name of that use
 cross_entropy = F.cross_entropy
 
 
 class ChunkedLoss:
-    """Computes the last linear layer and its loss in chunks."""
+    """Computes the last linear layer and the loss of its result in chunks."""
 
     name = "chunked-loss"
 
@@ -62,7 +62,9 @@ class ChunkedLoss:
             setattr(place, name, self.product(getattr(place, name)))
 
     def product(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Handles a product with a parameter, written without a layer: `h @ w.t()`."""
+        """Wraps a function that multiplies matrices, for products with a parameter that are written without a layer: `h
+        @ w.t()`.
+        """
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -83,7 +85,9 @@ class ChunkedLoss:
             context.refuse(self.name, why)
 
     def suits(self, input: Any, weight: Any, owner: Any = None) -> bool:
-        """Whether a linear layer with this input and weight is large enough, and its result has no known other use."""
+        """Whether a linear layer with this input and weight is large enough, and its result is not known to be used by
+        anything other than a loss.
+        """
         if type(input) is not torch.Tensor or type(weight) not in (torch.Tensor, torch.nn.Parameter):
             return False
         if weight.dim() != 2 or weight.shape[0] < LEAST_CLASSES or input.dim() < 2 or torch.compiler.is_compiling():
@@ -113,14 +117,14 @@ class ChunkedLoss:
         return dict(applied=bool(self.count), detail=f"{self.classes:,} classes", lines=lines)
 
     def owners(self) -> list[Any]:
-        """The classes of the models that have the layer."""
+        """The classes of the models that contain the chunked layer."""
         has: Callable[..., Any] = lambda root: any(it is self.weight for it in root.parameters())
         return [type(root).__name__ for root in roots.seen if has(root)]
 
 
 def is_checkpointed() -> bool:
-    """Whether the running code will be recomputed later. A result that is computed only when it is used would then
-    save its tensors in a different order.
+    """Whether the running code will be recomputed later. In a checkpointed block, results that are computed lazily
+    would save their tensors in a different order.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
@@ -146,7 +150,7 @@ def as_weight(other: Any) -> Any:
 
 
 def lazy(input: Any, weight: Any, bias: Any, owner: Any = None) -> Any:
-    """The layer's result, computed only when needed."""
+    """The layer's result, computed only when it is needed."""
     kind = input.device.type
     compute = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     return LazyLogits(
@@ -155,7 +159,7 @@ def lazy(input: Any, weight: Any, bias: Any, owner: Any = None) -> Any:
 
 
 def used_otherwise(it: Any, name: str) -> None:
-    """Called when something else uses the logits: from now on, this layer is not chunked."""
+    """Called when something other than a loss uses the logits: from now on, this layer is not chunked."""
     weight = it.options["owner"]
     if technique.count and technique.weight is weight:
         line = context.program_line()
@@ -165,7 +169,7 @@ def used_otherwise(it: Any, name: str) -> None:
 
 
 def loss(name: str, *args: Any, **kwargs: Any) -> Any:
-    """The loss of lazy logits in chunks; NotImplemented if it must be computed in the usual way."""
+    """Computes the loss of lazy logits in chunks. Returns NotImplemented if this is impossible."""
     bound = inspect.signature(inspect.unwrap(getattr(F, name))).bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
@@ -195,14 +199,14 @@ def loss(name: str, *args: Any, **kwargs: Any) -> Any:
     return Chunked.apply(input.reshape(-1, input.shape[-1]), weight, bias, target.reshape(-1), options)
 
 
-# The functions that accept lazy logits: the losses, in chunks.
+# The loss functions accept lazy logits, and compute them in chunks.
 lazy_logits.HANDLERS.update({name: functools.partial(loss, name) for name in ("cross_entropy", "nll_loss")})
 lazy_logits.OTHER_USES.append(used_otherwise)
 
 
 class Chunked(torch.autograd.Function):
-    """The forward pass also computes the gradients, assuming that the gradient of the loss is 1; the backward pass
-    scales them.
+    """Computes the loss in chunks. The forward pass also computes the gradients as if the gradient of the loss were 1;
+    the backward pass multiplies them by that gradient.
     """
 
     @staticmethod
@@ -252,7 +256,7 @@ def run(input: Any, weight: Any, bias: Any, target: Any, options: dict[str, Any]
 
 
 def differentiated(logits: Any, target: Any, options: dict[str, Any]) -> tuple[Any, Any]:
-    """The loss of a chunk, and its gradient."""
+    """The loss of a chunk, and the gradient of its logits."""
     with torch.enable_grad():
         leaf = logits.detach().requires_grad_()
         more = dict(ignore_index=options["ignore_index"], label_smoothing=options["label_smoothing"])

@@ -1,5 +1,5 @@
 """Compiles the model with torch.compile, and keeps only a part of the activations: the compiler chooses which
-others to recompute in the backward pass. For programs that do not compile the model themselves (memory_budget.py
+activations it recomputes in the backward pass. For programs that do not compile the model themselves (memory_budget.py
 is for programs that do). Rounding differs, and dropout draws other masks.
 """
 
@@ -14,7 +14,7 @@ from .memory_budget import MemoryBudget, has_compiled, setting
 
 
 class Compile(MemoryBudget):
-    """torch.compile around each model."""
+    """Compiles each model with torch.compile."""
 
     name = "compile"
 

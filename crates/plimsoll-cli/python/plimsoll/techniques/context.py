@@ -1,5 +1,5 @@
-"""The state that the techniques of a process share: the active ones, the verb that runs the program, refusals and
-failures.
+"""The state that the techniques of a process share: the active techniques, the host (the command that runs the
+program), refusals and failures.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 from .. import frames
 
-active: list[Any] = []  # techniques, the outermost first
+active: list[Any] = []  # the active techniques, the outermost first
 host: Any = None  # has `refused(name, reason)`, `failed(name, failure)` and `unread()`; set by `activate`
-is_eager = False  # whether torch.compile's result runs operators one by one; set by no-compile
+is_eager = False  # whether compiled code runs operators one by one; set by no-compile
 FROZEN = "<frozen plimsoll "  # prefix of our frames' file names
 # The first line to add, if the code calls our functions.
 IMPORT = "import plimsoll  # pip install ./crates/plimsoll-cli, in a checkout of Plimsoll"
@@ -41,8 +41,8 @@ def culprit(failure: BaseException) -> str | None:
         return next((it for it in names if it.startswith("checkpoint") or it == "split"), None)
     if not own.startswith(FROZEN):
         return None
-    # A file that several techniques share is not named after a technique, so the next outer frame
-    # decides.
+    # A file that several techniques share is not named after a technique, so the technique is read from a frame further
+    # out.
     ours = [it[len(FROZEN) : -1].replace("_", "-") for it in reversed(frames) if it.startswith(FROZEN)]
     shared = {"lazy-logits": "chunked-loss", "autocast": "bf16", "again": "checkpoint", "memory-budget": "compile"}
     for name in ("checkpoint-nested", "checkpoint-segments"):
@@ -63,8 +63,8 @@ def is_around(file: str) -> bool:
 
 
 def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls the function. If a technique raises an exception, the run ends; otherwise the program might catch it
-    and skip a training step.
+    """Calls the function. If a technique raises an exception, this ends the program, which might otherwise catch the
+    exception and skip a training step.
     """
     try:
         return function(*args, **kwargs)
@@ -76,12 +76,12 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def untrained() -> str:
-    """Why a technique that acts on a model's calls did not see any call."""
+    """The reason why a technique that acts on a model's calls did not see any call."""
     return "no module was called in training mode with gradients"
 
 
 def unread() -> AbstractContextManager[None]:
-    """A context in which copies of unknown values to the host do not count as reads by the program."""
+    """A context in which copies of unknown values to the host do not count as the program's reads."""
     return host.unread() if host is not None else contextlib.nullcontext()
 
 
@@ -94,7 +94,7 @@ def program_line() -> str | None:
 
 
 def wrapped_class(root: Any) -> str | None:
-    """Why calls inside this module cannot be changed; None if they can."""
+    """The reason why calls inside this module cannot be changed; None if they can."""
     for module in root.modules():
         kind = type(module).__name__
         is_compiled = kind == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
@@ -106,5 +106,5 @@ def wrapped_class(root: Any) -> str | None:
 
 
 def is_sharded(root: Any) -> bool:
-    """Whether FSDP2 shards a model. FSDP2 replaces the class of a module with one named FSDP…."""
+    """Whether FSDP2 shards a model. FSDP2 replaces the class of a module with a class named FSDP…."""
     return any(type(module).__name__.startswith(("FSDP", "FullySharded")) for module in root.modules())

@@ -1,13 +1,13 @@
-"""Counts the work of one training step, to estimate its time. This includes, for each operator, its kind, its FLOPs,
-the bytes that it reads and writes, and its place; and the processor time of the host. It needs a separate run, because
-a dispatch mode keeps tensors alive slightly longer.
+"""Counts the work of one training step, to estimate its time. The count includes each operator's kind, FLOPs, place,
+and the bytes that it reads and writes, and the processor time of the host. Counting needs a separate run, because a
+dispatch mode keeps tensors alive slightly longer.
 
-The place is one of these: `block N` and `root` are the forward pass of training inside a repeated block, and in the
-rest of the model; `block N.M` is inside nested block M of block N; `rest` is everything else, including evaluation.
-The step with the fewest FLOPs counts, because others may contain an evaluation.
+The place is one of these: in the forward pass of training, `block N` is inside a repeated block, and `root` is the rest
+of the model; `block N.M` is inside nested block M of block N; `rest` is everything else, including evaluation. The step
+with the fewest FLOPs counts, because other steps may contain an evaluation.
 
-The host's time is that of the fastest of several steps after the counted ones, which run without the mode and without
-`predict`'s wrappers around operators.
+The host's time is that of the fastest of several steps after the counted steps. These steps run without the mode and
+without `predict`'s wrappers around operators.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import blocks, context, kinds, observers, roots
 
-COUNTED = 2  # steps that are counted: the first step of an optimizer differs from the others
-WAITS = "_local_scalar_dense"  # the host waits for a value
+COUNTED = 2  # the number of counted steps: an optimizer's first step differs from the later ones
+WAITS = "_local_scalar_dense"  # the operator with which the host waits for a value
 REDUCED = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 
 
@@ -35,14 +35,14 @@ class Count:
     def __init__(self, value: int | None) -> None:
         self.phase = "rest"
         self.mode: Mode | None = None
-        # the work of this step, and of the complete step with the fewest FLOPs
+        # the work of the current step, and of the complete step with the fewest FLOPs so far
         self.work, self.least = Work(), Work()
         self.is_measuring = False  # whether the counted steps are done
-        self.began: float | None = None  # a step without hooks
-        self.laps: list[float] = []  # processor seconds of such steps
+        self.began: float | None = None  # the processor time at the start of a step without hooks
+        self.laps: list[float] = []  # processor seconds of steps without hooks
         self.steps = self.blocks = self.nested = 0
         self.repeats = blocks.Repeats()
-        self.free: dict[Any, bool] = {}  # by operator: whether it starts no kernel
+        self.free: dict[Any, bool] = {}  # by operator: whether the operator starts no kernel
 
     def begin(self) -> None:
         observers.listeners["stepped"].append(self.stepped)
@@ -64,7 +64,7 @@ class Count:
                 module.register_forward_pre_hook(self.look)
 
     def look(self, module: Any, args: Any) -> None:
-        """Called before a module's call: checks whether the module is a block because it is called again."""
+        """Called before a module's call. A module that is called twice in a call to its model becomes a block."""
         if self.phase == "root" and module.training and torch.is_grad_enabled() and self.repeats.is_again(module):
             self.mark(module, "root", f"block {self.blocks}")
             self.blocks += 1
@@ -135,7 +135,7 @@ class Count:
         self.began = None
 
     def lap(self) -> None:
-        """Called after each step without hooks. The first one fills caches."""
+        """Called after each step without hooks. The first step does not count, because it fills caches."""
         now = time.process_time()
         if self.began is not None:
             self.laps.append(now - self.began)
@@ -178,7 +178,7 @@ class Work:
     def __init__(self) -> None:
         # (place, kind, type, width, FLOPs, bytes): index and number
         self.rows: dict[tuple[str, str, str, int, int, int], list[int]] = {}
-        self.order: list[int] = []  # of the rows; -1 where the host waits
+        self.order: list[int] = []  # the rows in the order of their operators; -1 where the host waits
 
     def add(self, *row: Any) -> None:
         """Adds an operator."""
@@ -191,7 +191,7 @@ class Work:
         return sum(row[4] * number for row, (_, number) in self.rows.items())
 
     def report(self) -> list[dict[str, Any]]:
-        """The rows, for the protocol."""
+        """The rows, in the form of the protocol."""
         names = ("place", "kind", "rate", "width", "flops", "bytes", "number")
         return [dict(zip(names, (*row, number))) for row, (_, number) in self.rows.items()]
 
@@ -243,7 +243,7 @@ def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[An
 
 
 def rate(packet: Any, tensors: Any) -> str:
-    """The type in which the GPU multiplies: the type of the operator's first floating-point tensor."""
+    """The data type in which the GPU multiplies: the type of the operator's first floating-point tensor."""
     is_convolution = "convolution" in packet.__name__
     kind = next((it.dtype for it in tensors if it.is_floating_point()), torch.float32)
     if kind == torch.float32:

@@ -1,7 +1,8 @@
-"""Measures how much a model's outputs differ at most with 16-bit weights, for `half` and `bf16-weights` under `run`.
+"""Measures the largest difference that 16-bit weights make to a model's outputs, for `half` and `bf16-weights` under
+`run`.
 
 The first call to each model also runs in f32 on the CPU, with the original weights, so that the measurement does not
-change the GPU's memory. Nothing is measured on the stand-in, which computes no values.
+change the GPU's memory. Nothing is measured on the simulated GPU (plimsoll-standin), which computes no values.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from . import context
 
 SECONDS = 60.0  # the time limit of all measurements
-MOST = 4  # models
+MOST = 4  # the maximum number of models to measure
 SPARE = 2 << 30  # bytes of host memory to leave free
 
 
@@ -51,7 +52,7 @@ class Difference:
                 self.originals.setdefault(each, {}).update(kept)
 
     def around(self, root: Any, following: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Returns the result of a model's call; compares the first one."""
+        """Returns the result of a model's call. If this is the model's first call, also compares the result."""
         if not self.is_on or root in self.done or not self.models:
             return following(*args, **kwargs)
         self.done.add(root)
@@ -66,10 +67,10 @@ class Difference:
         return result
 
     def reference(self, root: Any, args: Any, kwargs: Any) -> tuple[Any, str | None]:
-        """The result in f32, or why there is none."""
+        """The result in f32, or the reason why there is none."""
         if any(it.training for it in root.modules()):
             return None, "the difference between the outputs is not measured, because the model is in training mode"
-        state, known = {}, set()  # of tied weights, `functional_call` takes one
+        state, known = {}, set()  # `functional_call` takes only one of several tied weights
         for prefix, each in root.named_modules():
             kept = self.originals.get(each, {})
             for name, it in {**each._parameters, **each._buffers}.items():
@@ -106,7 +107,7 @@ class Difference:
 
 
 def on_the_host(value: Any) -> Any:
-    """A copy of an argument on the CPU, because the call may change objects such as caches."""
+    """A copy of an argument on the CPU. Objects such as caches are copied as well, because the call may change them."""
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().clone()
     return value if value is None or isinstance(value, (bool, int, float, str)) else copy.deepcopy(value)

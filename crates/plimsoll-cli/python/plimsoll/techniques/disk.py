@@ -1,6 +1,6 @@
-"""Buffers in files, for tensors that leave the GPU if the host has no room for them.
+"""Buffers in files: tensors are moved from the GPU to these files if the host's memory has no room for them.
 
-The files have no name, so the kernel deletes them when the process ends, even after `kill -9`. Their space is allocated
+The files have no name, so Linux deletes them when the process ends, even after `kill -9`. Their space is allocated
 before it is used, so a full disk is an error here; otherwise, writing to the mapped file would end the process with
 SIGBUS.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 FOLDER = "PLIMSOLL_OFFLOAD_FOLDER"  # the environment variable that names another folder
-ROUND = 1 << 20  # sizes are rounded up to a multiple of this, so that buffers fit other tensors
+ROUND = 1 << 20  # sizes are rounded up to a multiple of this, so that buffers can be reused for other tensors
 SPARE = 256 << 20  # bytes of the disk that stay free
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
@@ -25,12 +25,12 @@ class Files:
 
     def __init__(self, folder: str | None = None, is_simulated: bool = False) -> None:
         self.folder, self.is_simulated = folder, is_simulated
-        self.free: dict[int, list[Any]] = {}  # by size
-        self.bytes = 0  # of all files
+        self.free: dict[int, list[Any]] = {}  # unused buffers by size
+        self.bytes = 0  # the bytes of all files
 
     def take(self, bytes: int) -> tuple[Any, None]:
-        """A free buffer of at least this many bytes. As for pinned memory, the result includes an event to wait for,
-        but here this is never necessary.
+        """A free buffer of at least this many bytes. Like `Pinned.take` (lane.py), returns an event to wait for as
+        well, but here the event is always None.
         """
         size = -(-bytes // ROUND) * ROUND
         if self.is_simulated:
@@ -81,9 +81,10 @@ def reserve(file: int, size: int, folder: str, used: int) -> None:
 
 
 def on_disk() -> str:
-    """The folder for the files: the one that was named, or else the first of the usual ones that is on a disk.
+    """The folder for the files: the folder that the user named, or else the first of the usual folders that is on a
+    disk.
 
-    Raises `OSError` if none is.
+    Raises `OSError` if none of them is on a disk.
     """
     named = os.environ.get(FOLDER)
     if named:
@@ -106,7 +107,9 @@ def mounted() -> list[tuple[str, str]]:
 
 
 def kind_of(folder: str, mounts: list[tuple[str, str]]) -> str:
-    """The kind of file system of a folder; empty if it is unknown. A later mount hides an earlier one."""
+    """The kind of file system of a folder; empty if it is unknown. Of several mounts at the same place, the latest
+    counts.
+    """
     path = os.path.realpath(folder)
     found, longest = "", -1
     for place, kind in mounts:

@@ -1,19 +1,19 @@
-"""The code to add if the program has several models or several optimizers, with a line for each."""
+"""Writes the code to add if the program has several models or several optimizers, with a line for each of them."""
 
 from __future__ import annotations
 
-MOST = 4  # lines
+MOST = 4  # the maximum number of lines
 
 
 def model(call: str, acted: list[str], of: list[str]) -> list[str]:
-    """The call for each model. `acted` has the classes of the models that the technique acted on, and `of`
-    all classes.
+    """The call for each model. `acted` lists the classes of the models that the technique acted on, and `of` the
+    classes of all models.
     """
     return several(call, "model", acted) if len(of) > 1 else [call]
 
 
 def optimizer(call: str, kinds: list[str]) -> list[str]:
-    """The call for each of the program's optimizers, whose classes these are."""
+    """The call for each of the program's optimizers, `kinds` lists the optimizers' classes."""
     return several(call, "optimizer", kinds) if len(kinds) > 1 else [call]
 
 

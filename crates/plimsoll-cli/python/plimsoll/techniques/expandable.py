@@ -18,8 +18,8 @@ class Expandable:
     def begin(self) -> None:
         import os
 
-        # PyTorch reads them at the first use of CUDA; before 2.9 it reads only the second. The launcher has set them,
-        # except in a process that was forked for this set.
+        # PyTorch reads these variables at the first use of CUDA; versions before 2.9 read only the second. The launcher
+        # has set them, except in a process that was forked for this set of techniques.
         names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
         settings = {name: os.environ.get(name) or os.environ.get(names[0]) or "" for name in names}
         for name, own in settings.items():

@@ -1,5 +1,5 @@
-"""The name of a technique's option in the program's training framework, as comments before the code that has the
-same effect.
+"""Writes comments that name the option of the program's training framework with the same effect as a technique. They
+come before the code to add.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIGHTNING = {
 
 
 def words(name: str, number: int | None) -> list[str]:
-    """Lines for the frameworks that are loaded."""
+    """The comments for the frameworks that the program has loaded."""
     found = []
     if "transformers.trainer" in sys.modules and name in TRAINER:
         found.append(f"# transformers: TrainingArguments({TRAINER[name].format(number)}); without a Trainer:")

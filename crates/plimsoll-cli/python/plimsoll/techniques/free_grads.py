@@ -20,9 +20,9 @@ class FreeGrads:
     name = "free-grads"
 
     def __init__(self, value: int | None) -> None:
-        self.fresh = False  # whether a gradient was added since the last step
+        self.fresh = False  # whether a gradient was computed since the last step
         self.between = False  # whether a forward pass has begun, and no backward pass since then
-        self.late = False  # whether the program clears gradients between the two
+        self.late = False  # whether the program clears gradients between its forward and its backward pass
         self.freed: list[int] = []  # parameters whose gradients were freed but not yet cleared by the program
         self.count = 0
         self.steps = 0

@@ -11,7 +11,7 @@ from . import blocks, context, trained
 
 
 class Freeze:
-    """Freezes all parameters except the last ones."""
+    """Freezes all parameters except those of the last block and of the layers after it."""
 
     name = "freeze"
 
@@ -54,6 +54,6 @@ def last_modules(root: Any) -> list[tuple[str, Any]]:
     places = [nth for nth, (_, it) in enumerate(leaves) if it in inside]
     before = {id(parameter) for _, it in leaves[: places[0]] for parameter in it.parameters(False)}
     after = leaves[places[-1] + 1 :]
-    # If the head shares the embedding's weight, it is frozen as well.
+    # A head that shares the embedding's weight is frozen as well.
     free = [(path, it) for path, it in after if not any(id(parameter) in before for parameter in it.parameters(False))]
     return [(path, block), *free]

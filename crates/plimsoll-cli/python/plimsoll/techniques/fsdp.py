@@ -1,9 +1,9 @@
 """Shards the model's parameters, gradients and optimizer states over the ranks of `run --devices N` (FSDP2:
-`fully_shard` of the repeated blocks and of the model). Each rank computes its rows of the batch. Rounding differs,
+`fully_shard` of the repeated blocks and of the model). Each rank computes its own rows of the batch. Rounding differs,
 because gradients are sums over ranks, and dropout draws different masks.
 
-To the program, it is still a single process: outside the model's calls, every rank has the complete batch and does the
-same.
+The program still behaves as a single process: outside the model's calls, every rank has the complete batch and runs the
+same code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import blocks, checkpoint, context, observers, parts, ranks
 if TYPE_CHECKING:
     from .rows import Rows
 
-# The collectives that `fully_shard` and we use, under their names in all versions.
+# The collectives that `fully_shard` and we use, under their names in all versions of PyTorch.
 COLLECTIVES = (
     "all_gather_single",
     "all_gather_into_tensor",
@@ -40,7 +40,7 @@ class Fsdp:
     def __init__(self, value: int | None) -> None:
         self.mesh: Any = None
         self.rank = self.world = 0
-        self.sharded = 0  # modules that `fully_shard` was applied to
+        self.sharded = 0  # the number of modules to which `fully_shard` was applied
         self.lines: list[str] = []
         self.sent = self.steps = self.calls = 0  # bytes that this rank sends, optimizer steps, calls to the model
 
@@ -73,7 +73,7 @@ class Fsdp:
         for name in ("backward", "grad"):
             setattr(torch.autograd, name, self.first_order(getattr(torch.autograd, name)))
 
-        # PyTorch 2.8 reads only this rank's part of the norm.
+        # In PyTorch 2.8, these functions read only this rank's part of the norm.
         place = torch.nn.utils
         for name in ("clip_grad_norm_", "get_total_norm"):
             call = unsharded(getattr(place, name))
@@ -81,8 +81,8 @@ class Fsdp:
             setattr(place.clip_grad, name, call)
 
     def first_order(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a function reject second derivatives. The parameters of a sharded module are freed after its backward
-        pass, and a second derivative needs them.
+        """Wraps a function, to reject second derivatives. A second derivative needs a sharded module's parameters, but
+        they are freed after its backward pass.
         """
         signature = inspect.signature(original)
 
@@ -95,8 +95,8 @@ class Fsdp:
         return call
 
     def counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a collective add the bytes that it sends. In a ring, each rank sends all parts of the complete tensor
-        except one; an all-reduce is a reduce-scatter and an all-gather.
+        """Wraps a collective, to count the bytes that it sends. In a ring, each rank sends all parts of the complete
+        tensor except one part; an all-reduce is a reduce-scatter and an all-gather.
         """
 
         @functools.wraps(original)
@@ -200,7 +200,7 @@ class Fsdp:
         return torch.utils._pytree.tree_map(joined, result)
 
     def share(self, reduction: parts.Reduction, rows: Rows, has_loss: bool) -> Any:
-        """The weight of this rank in a mean; None if the loss is a sum."""
+        """The weight of this rank's loss in the mean over all ranks; None if the loss is a sum."""
         known = reduction.weights([rows.sizes[rows.rank]], has_loss)
         if known is None:
             return None
@@ -211,7 +211,7 @@ class Fsdp:
         return known[0] / total
 
     def compare(self, tensors: Any) -> None:
-        """Rejects batches that differ between ranks. All ranks must have the same batch, which is not the case if a
+        """Rejects batches that differ between ranks. All ranks must have the same batch. They do not if, for example, a
         generator is seeded from the clock.
         """
         marks = [
@@ -239,8 +239,8 @@ class Fsdp:
 
 
 class Masks:
-    """Makes random numbers inside the model differ between ranks and calls. Outside, they are the program's own, the
-    same on all ranks.
+    """Makes random numbers inside the model differ between ranks and calls. Outside the model, random numbers are the
+    program's own, and the same on all ranks.
     """
 
     def __init__(self, number: int, root: Any) -> None:
@@ -271,7 +271,7 @@ def averages() -> bool:
 
 
 def unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function return the unsharded result."""
+    """Wraps a function so that it returns the unsharded result."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -281,8 +281,8 @@ def unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def replace(pairs: dict[int, tuple[Any, Any]]) -> None:
-    """Replaces the program's references to the old parameters by sharded ones: in its optimizers, lists and
-    dictionaries.
+    """Replaces the program's references to the old parameters by references to the sharded parameters: in its
+    optimizers, lists and dictionaries.
     """
     mine = {id(it) for it in pairs.values()}
     changed: Callable[..., Any] = lambda it: pairs[id(it)][1] if id(it) in pairs else it
@@ -294,7 +294,7 @@ def replace(pairs: dict[int, tuple[Any, Any]]) -> None:
 
 
 def whole(state: Any) -> Any:
-    """The same nested dictionary with unsharded tensors, in the form that a single-process program saves."""
+    """The nested dictionary `state` with unsharded tensors, in the form that a single-process program saves."""
     return torch.utils._pytree.tree_map(lambda it: it.full_tensor() if is_sharded(it) else it, state)
 
 
@@ -305,7 +305,7 @@ def whole_state(module: Any, state: Any, prefix: str, metadata: Any) -> None:
 
 
 def sharded_state(mesh: Any, module: Any, state: Any, prefix: str, *rest: Any) -> None:
-    """A hook: shards a state before it is loaded."""
+    """A hook: shards a saved state before the model loads it."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     own = dict(module.named_parameters(remove_duplicate=False))

@@ -1,5 +1,5 @@
-"""Moves a model's results to the host immediately, for programs that collect them. Code that uses them then runs on
-the CPU, and rounds differently.
+"""Moves a model's results to the host immediately, for programs that collect them. Code that uses the results then runs
+on the CPU, and rounds differently.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .inference import Inference
 
 
 class HostOutputs(Inference):
-    """Moves results to the host."""
+    """Moves the results of models to the host."""
 
     name = "host-outputs"
     idle = "no module returned a tensor on a GPU"

@@ -1,5 +1,5 @@
 """The common part of the techniques for inference programs. They act on the outermost calls to modules in any mode, and
-refuse a program that trains, or reads a gradient in another way.
+refuse a program that trains, or reads gradients for another purpose.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Inference:
     idle = "no module was called"
 
     def __init__(self, value: int | None) -> None:
-        self.calls = 0  # the number of calls that it changed
+        self.calls = 0  # the number of calls that the technique changed
 
     def begin(self) -> None:
         for what in ("made", "backward", "gradient"):
@@ -32,7 +32,7 @@ class Inference:
         raise NotImplementedError
 
     def detail(self) -> str:
-        """The object that it was applied to, in words."""
+        """What the technique was applied to, in words."""
         return ""
 
     def report(self) -> dict[str, Any]:

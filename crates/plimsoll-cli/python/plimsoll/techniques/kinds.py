@@ -1,5 +1,5 @@
-"""Kinds of operators, for estimating the time that they take on a GPU: operators of the same kind reach about the same
-share of the GPU's bandwidth and arithmetic rate. The shares are in `src/plan/time/rates.rs`, which has a row for each
+"""Assigns operators to kinds, to estimate how long they take on a GPU: operators of the same kind reach about the same
+part of the GPU's bandwidth and arithmetic rate. The parts are in `src/plan/time/rates.rs`, which has a row for each
 kind.
 """
 
@@ -15,7 +15,7 @@ FREE = set(
     "empty empty_like empty_strided new_empty new_empty_strided detach alias view _unsafe_view lift_fresh set_ resize_"
     " _local_scalar_dense record_stream is_pinned _pin_memory sym_size prim_layout".split()
 )
-# The operators of a kind, without the underscore of their in-place variants.
+# The names of the operators of each kind, without the underscore of in-place variants.
 NAMES = {
     "product": "mm addmm bmm baddbmm _scaled_mm _grouped_mm dot mv addmv linear matmul",
     "gather": "index index_select gather embedding _embedding_bag _embedding_bag_forward_only take",
@@ -88,9 +88,9 @@ def convolution(name: str, args: tuple[Any, ...], tensors: list[Any]) -> str:
 
 
 def width(packet: Any, args: tuple[Any, ...]) -> int:
-    """The size that must be large for an operator to be fast. For a convolution: the mean number of channels from which
-    a value is computed. For a group norm: the number of groups in the batch. For a recurrent layer: its steps, of all
-    layers. 0 for other operators.
+    """A size of the operator that must be large for the operator to be fast. For a convolution: the mean number of
+    channels from which a value is computed. For a group norm: the number of groups in the batch. For a recurrent
+    network: its steps, added up over layers and directions. 0 for other operators.
     """
     name = packet.__name__
     backward = "backward" in name
@@ -99,7 +99,7 @@ def width(packet: Any, args: tuple[Any, ...]) -> int:
         return int(math.sqrt(weight.shape[0] / groups * weight.shape[1]))
     if name in ("_cudnn_rnn", "_cudnn_rnn_backward"):
         layers, is_batch_first, _, _, both_ways, batch_sizes = args[13:19] if backward else args[9:15]
-        # A packed sequence has the sizes of its steps.
+        # The length of a packed sequence is the number of its batch sizes.
         steps = len(batch_sizes) or args[0].shape[1 if is_batch_first else 0]
         return int(steps * layers * (1 + both_ways))
     if "group_norm" in name:
@@ -120,7 +120,7 @@ def of_convolution(packet: Any, args: tuple[Any, ...], result: Any) -> int | Non
 
 
 def is_last(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether a reduction adds values that are next to each other."""
+    """Whether a reduction adds values that are next to each other in memory."""
     x, place = args[0], 2 if "norm" in name else 1
     dims = args[place] if len(args) > place and isinstance(args[place], (list, tuple, int)) else None
     if dims is None or dims == [] or isinstance(dims, bool) or not x.dim():
@@ -137,8 +137,8 @@ def dense(tensor: Any) -> bool:
 
 
 def moved(found: str, tensors: list[Any]) -> int:
-    """The bytes that an operator reads and writes. Repeated values count once, and so do the rows that a lookup leaves
-    out.
+    """The bytes that an operator reads and writes. Repeated values count once. If rows are looked up in a table, only
+    as many bytes of the table count as the result has.
     """
     each = {id(it): min(it.nbytes, it.untyped_storage().nbytes()) for it in tensors}
     total = sum(each.values())

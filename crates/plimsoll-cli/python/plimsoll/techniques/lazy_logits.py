@@ -1,7 +1,8 @@
 """The result of a linear layer, computed lazily: `LazyLogits` contains the layer's input and weight.
 
-Views that keep the last dimension are applied to the input instead. A loss uses the parts (chunked_loss.py). For any
-other use, the result is computed in the usual way, and `OTHER_USES` is called.
+Views that keep the last dimension are applied to the input instead. A loss uses the input and the weight
+(chunked_loss.py). For any other use, the result is computed in the usual way, and the functions in `OTHER_USES` are
+called.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class LazyLogits(torch.Tensor):
         self.computed = None
 
     def like(self, input: Any = None, dtype: Any = None, **changes: Any) -> LazyLogits:
-        """The same layer's result, with some of its parts or options changed."""
+        """The result of the same layer with another input, dtype or option."""
         own, weight, bias = self.parts
         dtype = plain(lambda: self.dtype) if dtype is None else dtype
         return LazyLogits(own if input is None else input, weight, bias, dtype, **{**self.options, **changes})
 
     def compute(self) -> Any:
-        """The computed result, with its gradients."""
+        """Computes the result, so that gradients can flow through it."""
         if self.computed is None:
             input, weight, bias = self.parts
             compute, dtype = self.options["compute"], plain(lambda: self.dtype)
@@ -100,7 +101,7 @@ class LazyLogits(torch.Tensor):
 
 
 def plain(call: Callable[[], Any]) -> Any:
-    """The result of a call that bypasses `__torch_function__`."""
+    """The result of `call`, which runs without `__torch_function__`."""
     with torch._C.DisableTorchFunctionSubclass():
         return call()
 
@@ -123,7 +124,7 @@ METADATA = set(
 
 
 def view(lazy: LazyLogits, *sizes: Any) -> Any:
-    """`view` and `reshape`, if the last dimension is kept."""
+    """Handles `view` and `reshape`, if the last dimension is kept."""
     size: Any = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     if isinstance(size, torch.dtype) or lazy.options["moved"] or not all(isinstance(it, int) for it in size):
         return NotImplemented
@@ -138,7 +139,7 @@ def view(lazy: LazyLogits, *sizes: Any) -> Any:
 
 
 def flatten(lazy: LazyLogits, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """`flatten`, if the last dimension is kept."""
+    """Handles `flatten`, if the last dimension is kept."""
     dim = lazy.dim()
     start, end = start_dim % dim, end_dim % dim
     if lazy.options["moved"] or end >= dim - 1:
@@ -147,17 +148,17 @@ def flatten(lazy: LazyLogits, start_dim: int = 0, end_dim: int = -1) -> Any:
 
 
 def same(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
-    """A function that has no effect on logits."""
+    """Handles functions that have no effect on logits."""
     return lazy.like()
 
 
 def to_float(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
-    """`float()`."""
+    """Handles `float()`."""
     return lazy.like(dtype=torch.float32)
 
 
 def to(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
-    """`to`, if it changes only the floating-point type."""
+    """Handles `to`, if it changes only the floating-point type."""
     dtype = kwargs.pop("dtype", None)
     kwargs.pop("non_blocking", None), kwargs.pop("copy", None)
     device = kwargs.pop("device", None)
@@ -179,7 +180,7 @@ def to(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
 
 
 def index(lazy: LazyLogits, index: Any) -> Any:
-    """Indexing that keeps all classes."""
+    """Handles indexing that keeps all classes."""
     if lazy.options["moved"]:
         return NotImplemented
     given = index if isinstance(index, tuple) else (index,)
@@ -203,7 +204,7 @@ def index(lazy: LazyLogits, index: Any) -> Any:
 
 
 def transpose(lazy: LazyLogits, one: Any, other: Any) -> Any:
-    """Moves the classes to dimension 1, or back."""
+    """Handles `transpose`, if it moves the classes to dimension 1, or back."""
     dim = lazy.dim()
     if dim != 3 or {one % dim, other % dim} != {1, 2}:
         return NotImplemented
@@ -211,7 +212,7 @@ def transpose(lazy: LazyLogits, one: Any, other: Any) -> Any:
 
 
 def permute(lazy: LazyLogits, *order: Any) -> Any:
-    """Moves the classes to dimension 1."""
+    """Handles `permute`, if it moves the classes to dimension 1."""
     order = tuple(order[0]) if len(order) == 1 and not isinstance(order[0], int) else order
     dim = lazy.dim()
     if lazy.options["moved"] or tuple(it % dim for it in order) != (0, dim - 1, *range(1, dim - 1)):
@@ -228,7 +229,7 @@ def detach(lazy: LazyLogits) -> Any:
 
 
 def log_softmax(lazy: LazyLogits, dim: int | None = None, _stacklevel: Any = 3, dtype: Any = None) -> Any:
-    """`log_softmax` over the classes."""
+    """Handles `log_softmax` over the classes."""
     classes = 1 if lazy.options["moved"] else lazy.dim() - 1
     if dim is None or lazy.options["logged"] or dim % lazy.dim() != classes:
         return NotImplemented
@@ -238,7 +239,7 @@ def log_softmax(lazy: LazyLogits, dim: int | None = None, _stacklevel: Any = 3, 
 
 
 def cat(tensors: Any, dim: int = 0) -> Any:
-    """Concatenates rows of the same layer."""
+    """Handles `cat` of rows from the same layer."""
     first = tensors[0]
     # The owner comes first, so that options that contain tensors are compared only if it is the same.
     same_layer: Callable[..., Any] = lambda it: (
@@ -255,5 +256,6 @@ HANDLERS: dict[str, Callable[..., Any]] = dict(
     view=view, reshape=view, flatten=flatten, contiguous=same, float=to_float, to=to, __getitem__=index,
     transpose=transpose, permute=permute, detach=detach, log_softmax=log_softmax, cat=cat,
 )  # fmt: skip
-# Called with a layer's result and the name of a function, other than a loss, that uses it.
+# Functions that are called when a function other than a loss uses a layer's result, with the result and the function's
+# name.
 OTHER_USES: list[Callable[[LazyLogits, str], None]] = []

@@ -1,5 +1,5 @@
-"""LoRA: freezes the model, and trains a product of two small matrices that is added to each linear layer of its
-repeated blocks (of the whole model, if it has none). Changes which parameters are trained.
+"""LoRA: freezes the model, and trains a product of two small matrices that is added to the result of each linear layer
+in the repeated blocks (in the whole model, if it has no blocks). Changes which parameters are trained.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Lora:
         ]
 
     def add(self, layer: Any) -> list[Any]:
-        """Adds an adapter to a layer. Returns its parameters."""
+        """Adds an adapter to a layer. Returns the adapter's parameters."""
         weight, original = layer.weight, layer.forward
         size_out, size_in = weight.shape if isinstance(layer, torch.nn.Linear) else weight.shape[::-1]
         down = torch.nn.Parameter(weight.new_empty(self.number, size_in))
@@ -78,8 +78,8 @@ def adapted(original: Callable[..., Any], down: Any, up: Any) -> Callable[..., A
 
 
 def linear_layers(root: Any) -> list[tuple[str, Any]]:
-    """The linear layers of the repeated blocks; without blocks, those of the model. `MultiheadAttention` does not call
-    its output layer, but reads its weight.
+    """The linear layers of the repeated blocks; without blocks, those of the model. The output layer of
+    `MultiheadAttention` is left out: the module does not call this layer, but reads its weight.
     """
     found = [
         (path, it)

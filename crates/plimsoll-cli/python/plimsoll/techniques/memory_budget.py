@@ -1,6 +1,6 @@
-"""Sets the fraction of activations that a compiled model keeps: PyTorch's compiler chooses which others to recompute
-in the backward pass (`torch._functorch.config.activation_memory_budget`). For programs that use torch.compile.
-Rounding may differ.
+"""Sets the fraction of activations that a compiled model keeps: PyTorch's compiler chooses which activations it
+recomputes in the backward pass (`torch._functorch.config.activation_memory_budget`). For programs that use
+torch.compile. Rounding may differ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ PERCENT = 50
 
 
 class MemoryBudget:
-    """Sets the budget of the program's own torch.compile."""
+    """Sets the memory budget of the program's own torch.compile."""
 
     name = "memory-budget"
 

@@ -1,4 +1,4 @@
-"""Makes the program's own torch.compile compile nothing: its operators run one by one, and techniques can act
+"""Makes the program's own torch.compile compile nothing: the model's operators run one by one, and techniques can act
 inside the model. Rounding differs from compiled kernels, and dropout draws other masks.
 """
 
@@ -27,7 +27,8 @@ class NoCompile:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # for child processes
         context.is_eager = True
         if "torch._dynamo" in sys.modules:
-            # In a process that was forked for this set, models that were compiled earlier also run eagerly.
+            # In a process that was forked for this set of techniques, models that were compiled before the fork also
+            # run eagerly.
             torch.compiler.set_stance("force_eager")
             self.count += 1
         torch.compile, torch.nn.Module.compile = self.function(torch.compile), self.method(torch.nn.Module.compile)
@@ -37,7 +38,7 @@ class NoCompile:
 
         @functools.wraps(original)
         def compile(model: Any = None, **kwargs: Any) -> Any:
-            # It may also be a decorator with arguments.
+            # `torch.compile` may also be used as a decorator with arguments.
             self.count += 1
             return (lambda model: model) if model is None else model
 

@@ -1,5 +1,5 @@
-"""Runs the outermost module calls of a program that reads no gradient without a graph, so nothing is saved for a
-backward pass that never happens. The numbers are identical.
+"""If the program reads no gradient, runs its outermost module calls under `torch.no_grad()`, so nothing is saved for a
+backward pass that never runs. The numbers are identical.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .inference import Inference
 
 
 class NoGrad(Inference):
-    """`torch.no_grad()` around models."""
+    """Calls models under `torch.no_grad()`."""
 
     name = "no-grad"
     idle = "the program keeps no graph"
 
     def __init__(self, value: int | None) -> None:
         super().__init__(value)
-        self.places: dict[str, int] = {}  # the number of calls by line of the program
+        self.places: dict[str, int] = {}  # the number of calls, by line of the program
 
     def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.is_grad_enabled() or not keeps_graph(root, (args, kwargs)):
@@ -38,6 +38,6 @@ class NoGrad(Inference):
 
 
 def keeps_graph(root: Any, given: Any) -> bool:
-    """Whether a call to a module would make a graph if gradients are enabled."""
+    """Whether a call to a module makes an autograd graph if gradients are enabled."""
     tensors = [*root.parameters(), *(it for it in tree_leaves(given) if isinstance(it, torch.Tensor))]
     return any(it.requires_grad for it in tensors)

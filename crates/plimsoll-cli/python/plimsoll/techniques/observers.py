@@ -1,6 +1,6 @@
 """Observes what the program calls: optimizers, gradient clipping, scalers, losses, backward passes. Techniques that
-depend on these calls subscribe to `listeners`. The observers are installed right after torch is imported, so that `from
-... import` finds the patched functions.
+depend on these calls subscribe to `listeners`. The observers are installed right after torch is imported, so that later
+imports such as `from torch.nn.utils import …` get the patched functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from . import context
 
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 asked: list[bool] = []  # not empty if the program has requested gradients
-moving: list[Any] = []  # the module that is being moved or converted: a trial of `plan` often begins there
+moving: list[Any] = []  # the module that is being moved or converted: a trial of `plan` often begins inside such a move
 listeners: dict[str, list[Callable[..., Any]]] = {
     "made": [],
     "zeroed": [],
@@ -103,7 +103,7 @@ def watch_moves(torch: Any) -> None:
 
 
 def watch_backward(torch: Any) -> None:
-    """Observes backward passes, and calls that compute single gradients."""
+    """Observes backward passes, and calls that compute individual gradients."""
     backward = torch.autograd.backward
 
     @functools.wraps(backward)

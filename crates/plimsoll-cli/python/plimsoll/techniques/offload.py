@@ -17,8 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import context, each, lane, observers, roots
 
-PERCENT = 95  # the tensors that stay give the copies time, because the computation does not wait for them
-LEAST_BYTES = 4 << 20  # smaller storages stay: starting a copy takes as long as the copy
+PERCENT = 95  # while the tensors that stay are used, copies have time to finish
+LEAST_BYTES = 4 << 20  # smaller storages stay, because starting a copy takes as long as the copy itself
 LEAST_SHARE = 8  # a view of less than one eighth of its storage stays
 
 
@@ -36,15 +36,15 @@ class View:
 
 
 class Kept:
-    """A saved tensor that stays on the GPU. It is detached: an operator's result that kept its graph would keep
-    itself alive forever.
+    """A saved tensor that stays on the GPU. The tensor is detached: if an operator saved its own result with its graph,
+    the result would keep itself alive forever.
     """
 
     def __init__(self, tensor: Any) -> None:
         self.kept, self.version = tensor.detach(), tensor._version
 
     def tensor(self) -> Any:
-        """The tensor; raises if it was changed in place."""
+        """The tensor. Raises an exception if it was changed in place."""
         if self.kept._version != self.version:
             raise RuntimeError(lane.CHANGED)
         return self.kept
@@ -57,12 +57,12 @@ class Offload:
 
     def __init__(self, value: int | None, least_bytes: int | None = None) -> None:
         self.percent = PERCENT if value is None else value
-        self.least_bytes = least_bytes  # None: `LEAST_BYTES` on a GPU, 0 elsewhere, because copies there cost little
+        self.least_bytes = least_bytes  # None: `LEAST_BYTES` on a GPU, otherwise 0, where copies cost little
         self.buffers: Any = lane.Pinned()
         self.before: weakref.WeakKeyDictionary[Any, lane.Before] = weakref.WeakKeyDictionary()  # by model
         self.count = self.bytes = self.calls = 0
-        self.clock: weakref.ref[Any] | None = None  # the optimizer that steps first; its steps count as the program's
-        self.until_step = self.of_step = 0  # bytes copied until its last step, and between its last two steps
+        self.clock: weakref.ref[Any] | None = None  # the optimizer that stepped first; its steps count
+        self.until_step = self.of_step = 0  # bytes copied until its last step, and between the last two
 
     def begin(self) -> None:
         observers.listeners["stepped"].append(self.stepped)
@@ -98,7 +98,8 @@ class Offload:
             if tensor.nbytes * LEAST_SHARE < bytes or storage._cdata in parameters:
                 return stays(tensor)
             if tensor.nbytes < bytes and not tensor._is_view():
-                # A part with its own version (`unsafe_chunk`, as in LSTM cells): the other parts may still change.
+                # The tensor is a part of a storage with its own version counter (`unsafe_chunk`, as in LSTM cells):
+                # other parts may still change.
                 return stays(tensor)
             key = (storage._cdata, tensor._version)
             if key not in found:
@@ -112,7 +113,7 @@ class Offload:
             with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
                 result = following(*args, **kwargs)
         finally:
-            found.clear()  # The graph keeps `pack`, which must not keep tensors that the backward pass has freed.
+            found.clear()  # The graph keeps `pack` alive, which must not keep tensors that the backward pass has freed.
         copies.end()
         self.count += copies.oldest
         self.bytes += copies.copied_bytes
@@ -124,7 +125,7 @@ class Offload:
             return dict(applied=False, detail=detail, lines=[], bytes=0)
         percent = "" if self.percent == PERCENT else f", percent={self.percent}"
         lines = [context.IMPORT, *each.model(f"plimsoll.offload(model{percent})", roots.kinds, roots.kinds)]
-        # A step may have several calls, whose gradients accumulate.
+        # A step may have several calls whose gradients accumulate, so the bytes of a step are measured between steps.
         return dict(applied=True, detail="", lines=lines, bytes=self.of_step or self.bytes // self.calls)
 
 

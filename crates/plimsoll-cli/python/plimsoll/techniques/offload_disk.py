@@ -1,5 +1,6 @@
 """Moves large tensors that the backward pass needs to files, if the host's memory has no room for them. The numbers are
-identical. As `offload`, except that copies do not overlap with the computation, so it is the last resort.
+identical. Works like `offload`, except that copies do not overlap with the computation, so this technique is the last
+resort.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keeps the states of optimizers in pinned host memory. The numbers are identical.
 
 At a step, the states for one piece of the parameters are copied to the GPU, the optimizer's own update runs for
-these parameters, and the states are copied back. A step takes longer by the time of these copies. On the GPU, it
-needs memory only for the states of one piece, and for the temporary copies that the update makes of one piece.
+these parameters, and the states are copied back. These copies make the step longer. On the GPU, the step needs memory
+only for the states of one piece, and for the temporary copies that the update makes of these states.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OffloadOptimizer:
 
     def __init__(self, value: int | None, piece_bytes: int = PIECE_BYTES) -> None:
         self.piece_bytes = piece_bytes
-        self.states = 0  # tensors that moved
+        self.states = 0  # the number of tensors that moved
         self.bytes = self.of_step = 0  # bytes copied to the host since the last step, and in the last step
         self.others: set[str] = set()  # optimizers that were not changed
 
@@ -43,7 +43,7 @@ class OffloadOptimizer:
             attach(optimizer)
 
     def made(self, optimizer: Any, defaults: Any) -> None:
-        """Records an optimizer that may not update each parameter independently."""
+        """Records an optimizer whose update may not be independent for each parameter."""
         kind = type(optimizer)
         if kind.__module__.split(".")[:2] != ["torch", "optim"] or kind.__name__ not in SEPARATE:
             self.others.add(kind.__name__)
@@ -144,13 +144,13 @@ class OffloadOptimizer:
 
 
 def moving(state: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The tensors of a parameter's state that move, which excludes step counts."""
+    """The tensors of a parameter's state that move to the host: all except step counts."""
     return [(name, value) for name, value in state.items() if torch.is_tensor(value) and value.numel() > 1]
 
 
 def attach(optimizer: Any) -> None:
-    """Makes a scheduler call the class's current step: a scheduler that was made earlier has wrapped the previous
-    one.
+    """Makes a scheduler call the class's current step: a scheduler that was created earlier has wrapped the previous
+    step function.
     """
     own: Any = optimizer.__dict__.get("step")
     if not getattr(own, "_wrapped_by_lr_sched", False):

@@ -21,7 +21,7 @@ from .inference import Inference
 
 
 class Home:
-    """A parameter whose values are on the host, and the device where they are used."""
+    """A parameter whose values are on the host, and the device on which blocks use it."""
 
     def __init__(self, parameter: Any, device: Any) -> None:
         self.parameter, self.device = parameter, device
@@ -42,7 +42,7 @@ class Home:
         self.parameter.data, self.copy = self.copy, None
 
     def leave(self) -> None:
-        """Puts the parameter back on the host; its values did not change."""
+        """Puts the parameter back on the host without a copy, because its values did not change."""
         self.parameter.data = self.host
 
 
@@ -56,7 +56,7 @@ class OffloadWeights(Inference):
         super().__init__(value)
         self.homes: weakref.WeakKeyDictionary[Any, list[Home]] = weakref.WeakKeyDictionary()  # by block
         self.after: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # the next block
-        self.kinds: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # models
+        self.kinds: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # the class of each model
         self.arrived: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
         )  # event after the copies, by block
@@ -96,7 +96,7 @@ class OffloadWeights(Inference):
             block.register_forward_hook(self.leave, always_call=True)
 
     def stay(self, block: Any, fn: Callable[..., Any], apply: Callable[..., Any]) -> Any:
-        """Called when a block would be moved or converted: its parameters get the new type, and stay on the host."""
+        """Called instead of moving or converting a block: its parameters get the new type, but stay on the host."""
         places = {id(home.parameter): home.device for home in self.homes[block]}
         probe: Callable[..., Any] = lambda it: fn(torch.empty(0, dtype=it.dtype, device=places.get(id(it), it.device)))
         self.homes[block] = []
@@ -115,7 +115,7 @@ class OffloadWeights(Inference):
         return apply(lambda it: it if it.is_cpu and it.data_ptr() in hosts else fn(it))
 
     def pinned(self, values: Any, dtype: Any) -> Any:
-        """The same values in pinned memory."""
+        """A copy of these values in pinned memory."""
         pinned = torch.empty(values.shape, dtype=dtype, pin_memory=True)
         if not getattr(context.host, "has_no_values", False):
             pinned.copy_(values)
@@ -144,7 +144,7 @@ class OffloadWeights(Inference):
         self.arrived[block] = [lane.streams[device, "weights"].record_event() for device in devices]
 
     def enter(self, block: Any, args: Any) -> None:
-        """Called before a block's call: waits for its weights, and starts to copy the next block's."""
+        """Called before a block's call: waits for the block's weights, and starts to copy those of the next block."""
         if not self.homes.get(block):
             return
         if torch.is_grad_enabled():

@@ -1,5 +1,5 @@
-"""Optimizer steps without the temporary copies of `foreach`: one parameter after another, or in one fused kernel.
-Rounding may differ.
+"""Makes optimizers step without the temporary copies of `foreach`: one parameter after another, or all in one fused
+kernel. Rounding may differ.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Setting:
         self.change(optimizer, defaults)
 
     def change(self, optimizer: Any, options: dict[str, Any]) -> None:
-        """Sets the options in this dictionary, if it has them."""
+        """Sets the options in the dictionary `options`, if it contains them."""
         if self.suits(options):
             options.update(self.options)
             self.set += 1
@@ -62,12 +62,12 @@ class NoForeach(Setting):
     name, options = "no-foreach", {"foreach": False}
 
     def suits(self, options: dict[str, Any]) -> bool:
-        """Whether the optimizer makes such copies; a fused one does not."""
+        """Whether the optimizer makes these temporary copies; a fused optimizer does not."""
         return "foreach" in options and options["foreach"] is None and not options.get("fused")
 
 
 class Fused(Setting):
-    """Makes optimizers fused."""
+    """Makes optimizers run in one fused kernel."""
 
     name, options = "fused", {"fused": True, "foreach": False}
 

@@ -31,8 +31,8 @@ class Parts:
         self.sizes = [self.batch // number + (nth < self.batch % number) for nth in range(number)]
 
     def check_indices(self, tensors: Any) -> None:
-        """Rejects indices that are passed together with a batch. The node indices of a graph do not belong to a part of
-        the batch, and would be out of range in one.
+        """Rejects indices that are passed together with a batch. For example, the node indices of a graph do not belong
+        to one part of the batch, and would be out of range in a part.
         """
         for it in tensors:
             is_whole = not (it.is_floating_point() or it.is_complex() or it.dtype == torch.bool)
@@ -52,7 +52,7 @@ class Parts:
         return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.size(0) == self.batch
 
     def together(self, results: Any, weights: Any, join: Callable[..., Any]) -> Any:
-        """The complete result from the results of the parts; `join` combines several losses into one."""
+        """The complete result from the results of the parts; `join` combines the losses of the parts into one loss."""
         flat = [tree_flatten(it) for it in results]
         first, structure = flat[0]
         if any(len(leaves) != len(first) for leaves, _ in flat):
@@ -61,7 +61,7 @@ class Parts:
         return tree_unflatten([self.one(column, weights, join) for column in columns], structure)
 
     def one(self, values: Any, weights: Any, join: Callable[..., Any]) -> Any:
-        """One value of the complete result, from the values of the parts."""
+        """One tensor or other value of the complete result, from the values that the parts returned in its place."""
         value = values[0]
         if not isinstance(value, torch.Tensor):
             if value is None or isinstance(value, (bool, int, float, str)):
@@ -77,8 +77,8 @@ class Parts:
 
 
 class Buffers:
-    """The buffers of a model whose batch is split. If the first part changes a buffer, each of the other parts would
-    change it as well.
+    """The buffers of a model whose batch is split. If the first part changes a buffer, every other part would change it
+    again.
     """
 
     def __init__(self, name: str, root: Any) -> None:
@@ -124,7 +124,7 @@ class Reduction:
             and first.size(0) == first.size(1)
             and first.size(0) in self.sizes
         ):
-            # This is a contrastive loss, in which the other rows are the other classes.
+            # In a contrastive loss, the other rows of the batch are the other classes.
             context.refuse(self.name, f"the model's {name} {COMPARES}")
         self.kinds.add(given.get("reduction", "mean"))
         target = given.get("target", None)
@@ -168,8 +168,8 @@ def check(name: str, root: Any) -> None:
 
 
 def hooked(root: Any) -> str | None:
-    """The reason, if the program would see parts of the batch because it has hooks that record the inputs or outputs of
-    a module.
+    """The reason why the batch cannot be split, if the program has registered a hook on a module that would see parts
+    of the batch; otherwise None.
     """
     for path, module in root.named_modules():
         for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]:
@@ -184,7 +184,7 @@ def hooked(root: Any) -> str | None:
 
 
 def idle(batch: int | None) -> str:
-    """Why no call was split."""
+    """The reason why no call was split."""
     return context.untrained() if batch is None else f"the batch size is {batch}"
 
 

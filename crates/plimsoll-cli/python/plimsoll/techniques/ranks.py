@@ -38,7 +38,9 @@ def number(name: str) -> int:
 
 
 def seed() -> None:
-    """Seeds the generators that would otherwise differ between processes. PyTorch's start with the same seed."""
+    """Seeds the random generators that would otherwise differ between processes. PyTorch's generators already start
+    with the same seed in every process.
+    """
     import random
 
     import numpy
@@ -57,7 +59,7 @@ def join(device: str) -> Any:
     os.environ.update({it: os.environ[HIDDEN + it] for it in hidden})
     try:
         if not distributed.is_initialized():
-            # Without a device, NCCL would guess it from the rank's number.
+            # If no device is given, NCCL guesses it from the rank's number.
             its_own = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
             distributed.init_process_group("nccl" if device == "cuda" else "gloo", device_id=its_own)
         return distributed.device_mesh.init_device_mesh(device, (number("WORLD_SIZE"),))

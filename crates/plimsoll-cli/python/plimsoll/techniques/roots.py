@@ -18,7 +18,7 @@ from . import context, observers
 
 local = threading.local()
 seen: weakref.WeakSet[Any] = weakref.WeakSet()  # roots
-served: weakref.WeakSet[Any] = weakref.WeakSet()  # roots in programs that read no gradient
+served: weakref.WeakSet[Any] = weakref.WeakSet()  # outermost modules in programs that read no gradient
 inner: weakref.WeakSet[Any] = weakref.WeakSet()  # modules inside roots
 kinds: list[str] = []  # the classes of the roots
 TRANSPARENT = ("DistributedDataParallel",)
@@ -50,7 +50,7 @@ def is_inside() -> bool:
 
 
 def begins(torch: Any, module: Any) -> bool:
-    """Whether this is an outermost call to a module in a training step."""
+    """Whether the call to this module is an outermost call in a training step."""
     if not torch.is_grad_enabled() or not module.training or torch.compiler.is_compiling():
         return False
     if torch._C._current_graph_task_id() != -1:
@@ -61,7 +61,7 @@ def begins(torch: Any, module: Any) -> bool:
 
 
 def serves(torch: Any, module: Any) -> bool:
-    """Whether this is an outermost call to a module in a program that reads no gradient."""
+    """Whether the call to this module is an outermost call in a program that reads no gradient."""
     if torch.compiler.is_compiling() or observers.trains() or module in seen or module in inner:
         return False
     return torch._C._current_graph_task_id() == -1 and next(module.parameters(), None) is not None
@@ -89,5 +89,5 @@ def call(root: Any, original: Callable[..., Any], trains: bool, args: tuple[Any,
 
 
 def wrapped(around: Any, root: Any, following: Callable[..., Any]) -> Any:
-    """The call, wrapped in one technique."""
+    """The call `following`, wrapped in one technique."""
     return lambda *args, **kwargs: around(root, following, args, kwargs)

@@ -1,6 +1,6 @@
-"""Handles the rows of a batch that one rank computes, and tensors that contain the rows of all ranks. Outside the
-model, all ranks have the same tensors and the same gradients. Inside, each rank has its own rows, and gradients are
-multiplied by the number of ranks, because `fully_shard` averages over ranks.
+"""Selects the rows of a batch that one rank computes, and gathers the rows of all ranks. Outside the model, all ranks
+have the same tensors and the same gradients. Inside, each rank has its own rows, and gradients are multiplied by the
+number of ranks, because `fully_shard` averages over ranks.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class All(torch.autograd.Function):
 
 
 class Sum(torch.autograd.Function):
-    """The sum of the ranks' losses. Each rank gets its gradient."""
+    """Adds up the ranks' losses. Each rank's loss gets the gradient of the sum, multiplied by the number of ranks."""
 
     @staticmethod
     def forward(ctx: Any, value: Any, rows: Rows) -> Any:
@@ -82,8 +82,8 @@ class Sum(torch.autograd.Function):
 
 
 class Lazy(torch.Tensor):
-    """All ranks' rows of a tensor that a model returns in addition to its loss. They are exchanged when the
-    program uses the tensor. All ranks run the same program, so they all do so at the same point.
+    """All ranks' rows of a tensor that a model returns in addition to its loss. The ranks exchange these rows when the
+    program uses the tensor. All ranks run the same program, so they all exchange the rows at the same point.
     """
 
     @staticmethod

@@ -2,8 +2,8 @@
 pass, only the inputs from outside the segment are kept. When the backward pass first needs a tensor of the segment,
 all its blocks are recomputed, in order.
 
-The model itself calls each block. If an earlier block of the segment returned an argument, and it is unchanged,
-the argument is recomputed. All other arguments are kept, so the model may do anything between its blocks.
+The model itself calls each block. If an argument of a block is an unchanged result of an earlier block of the segment,
+it is recomputed. All other arguments are kept, so the model may do anything between its blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = ("cuda", "cpu")
 
 
 class Inputs(torch.autograd.Function):
-    """Saves tensors like an operator: with saved-tensor hooks, and with the check for in-place changes."""
+    """Saves tensors as an operator does, so that saved-tensor hooks and the check for in-place changes apply."""
 
     @staticmethod
     def forward(ctx: Any, handle: Any, *tensors: Any) -> Any:
@@ -37,7 +37,7 @@ class Inputs(torch.autograd.Function):
 
 
 class Done(Exception):
-    """All saved tensors are restored, so the rest of the last block does not need to run."""
+    """Raised when all saved tensors are restored, so that the rest of the last block does not run."""
 
 
 class Saved:
@@ -48,7 +48,7 @@ class Saved:
         self.tensor: Any = None
 
     def take(self) -> Any:
-        """Returns the tensor, for the only operation that needs it."""
+        """Returns the tensor, and drops it here: only one operation needs it."""
         if self.tensor is None:
             self.segment.compute()
         if self.tensor is None:
@@ -86,7 +86,7 @@ class Call:
         self.saved: list[weakref.ref[Saved]] = []  # in the order of saving
         self.leaves: list[Any] = []  # the arguments, with tensors replaced by their index in `kept` or in the results
         self.structure: Any = None
-        self.kept: Any = None  # a tensor whose autograd node keeps the inputs from outside
+        self.kept: Any = None  # a tensor whose autograd node keeps the inputs from outside the segment
         self.surroundings: Any = None
 
     def first(self, segment: Segment, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -97,7 +97,7 @@ class Call:
             place: Made | Kept | None = segment.made(leaf)
             if place is None and isinstance(leaf, torch.Tensor):
                 place = Kept(len(kept), leaf.requires_grad)
-                kept.append(leaf.detach())  # without its graph, which may keep this segment
+                kept.append(leaf.detach())  # without its graph, which may keep this segment alive
             self.leaves.append(leaf if place is None else place)
         self.kept = Inputs.apply(torch.empty(0, requires_grad=True), *kept)
         self.surroundings = Surroundings([it for it in leaves if isinstance(it, torch.Tensor)])
@@ -142,7 +142,7 @@ class Call:
 
 
 class Kept:
-    """An argument that is kept: its index among those that its call keeps."""
+    """An argument that is kept: its index among the arguments that its call keeps."""
 
     def __init__(self, place: int, requires_grad: bool) -> None:
         self.place, self.requires_grad = place, requires_grad
@@ -159,7 +159,7 @@ class Segment:
     """The block calls of one segment in one forward pass. Their saved tensors keep it alive."""
 
     def __init__(self) -> None:
-        self.number, self.block = -1, -1  # the segment's number, and the last block's
+        self.number, self.block = -1, -1  # the number of the segment, and of its last block
         self.calls: list[Call] = []
         self.results: dict[int, tuple[weakref.ref[Any], int, Made]] = {}  # by id: the tensor, its version, its origin
 
@@ -173,7 +173,7 @@ class Segment:
     def call(
         self, block: Any, function: Callable[..., Any], state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Calls a block; its saved tensors are recomputed."""
+        """Calls a block whose saved tensors are recomputed later."""
         call = Call(block, function, state)
         result = call.first(self, args, kwargs)
         for place, leaf in enumerate(tree_flatten(result)[0]):
@@ -183,7 +183,7 @@ class Segment:
         return result
 
     def compute(self) -> None:
-        """Recomputes all blocks."""
+        """Recomputes all blocks of the segment."""
         results: list[list[Any]] = []
         last = max(nth for nth, call in enumerate(self.calls) if call.saved)
         with contextlib.suppress(Done):
@@ -197,13 +197,13 @@ def marked(block: Any) -> bool:
 
 
 def mark(blocks: list[Any], number: int) -> None:
-    """Divides these blocks into this many segments."""
+    """Divides these blocks into `number` segments."""
     for nth, block in enumerate(blocks):
         block.__dict__[MARK] = nth * number // len(blocks), nth
 
 
 def of(block: Any, last: weakref.ref[Segment] | None) -> Segment:
-    """The segment of this call to a block: the last segment if the block comes next in it, otherwise a new one."""
+    """The segment for this call to a block: `last` if the block comes next in that segment, otherwise a new segment."""
     segment = last() if last is not None else None
     number, nth = block.__dict__[MARK]
     if segment is None or segment.number != number or segment.block >= nth:

@@ -20,11 +20,11 @@ class Split:
     """Runs the batch in parts inside the model."""
 
     name = "split"
-    serves = True  # also without gradients; then no part is recomputed
+    serves = True  # also applies without gradients; then no part is recomputed
 
     def __init__(self, value: int) -> None:
         self.number, self.count, self.small = value, 0, None
-        # The classes of the models that it acted on.
+        # The classes of the models that the technique acted on.
         self.kinds: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def first(self, root: Any) -> None:
@@ -57,7 +57,7 @@ class Split:
 
 
 def computed_again(root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of one part, whose activations are recomputed."""
+    """Runs one part, whose activations are recomputed in the backward pass, and returns its result."""
     leaves, structure = tree_flatten((args, kwargs))
 
     def run(*leaves: Any) -> Any:

@@ -27,7 +27,7 @@ class StepInBackward:
         self.known: dict[int, tuple[Any, int]] = {}  # by parameter: its optimizer, and the index of its group
         self.used: dict[
             int, Any
-        ] = {}  # the optimizer by parameter, of parameters that were updated since its last step
+        ] = {}  # by parameter, its optimizer, for parameters updated since the optimizer's last step
 
     def begin(self) -> None:
         listen = observers.listeners
@@ -69,7 +69,7 @@ class StepInBackward:
             self.refuse(f"it is not known whether {name} updates parameters independently")
 
     def take(self, optimizer: Any) -> None:
-        """Starts to update the parameters of this optimizer; its own step does nothing from then on."""
+        """Starts to update the parameters of this optimizer; the optimizer's own step does nothing from then on."""
         for nth, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 if parameter.requires_grad and id(parameter) not in self.known:
@@ -97,7 +97,7 @@ class StepInBackward:
             self.refuse("a parameter gets several gradients before the optimizer's step (accumulation)")
         self.used[id(parameter)] = optimizer
         groups = optimizer.param_groups
-        # Steps only this parameter, with its group's current settings.
+        # The step updates only this parameter, with its group's current settings.
         optimizer.param_groups = [{**groups[nth], "params": [parameter]}]
         try:
             with torch.no_grad():
@@ -112,8 +112,8 @@ class StepInBackward:
             self.refuse("the program accumulates gradients over several backward passes")
 
     def zeroed(self, parameters: Any, set_to_none: bool) -> None:
-        """Called when the program clears gradients. For example, a GAN's discriminator gets gradients from the
-        generator's loss, which no step uses.
+        """Called when the program clears gradients. For example, the generator's loss of a GAN gives gradients to the
+        discriminator that no step uses.
         """
         if any(id(it) in self.used for it in parameters):
             self.refuse("the program clears gradients without a step of their optimizer")

@@ -113,8 +113,8 @@ class TensorParallel:
 
 
 def clipped(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`clip_grad_norm_` for a mixture of sharded and unsharded gradients: PyTorch's function accepts only one kind at a
-    time.
+    """`clip_grad_norm_` for a mixture of sharded and unsharded gradients: PyTorch's own function accepts only one of
+    the two kinds in a call.
     """
 
     @functools.wraps(original)
@@ -134,8 +134,8 @@ def clipped(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plan_of(block: Any) -> dict[str, str]:
-    """How the linear layers of a block are split: by columns or by rows. Only parts of a block that both begin and end
-    with such layers are split. The layers must be siblings in one module, or in the block.
+    """How the linear layers of a block are split, by columns or by rows: {path: way}. Layers are split only if the
+    module that directly contains them has layers of both kinds.
     """
     found: dict[str, dict[str, str]] = {}
     for path, layer in block.named_modules():

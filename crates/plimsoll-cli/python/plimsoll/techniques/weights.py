@@ -89,7 +89,7 @@ def root_dtypes(root: Any) -> set[Any]:
 
 
 def is_gpu(*args: Any, **kwargs: Any) -> bool:
-    """Whether the arguments of `Module.to` name a GPU."""
+    """Whether these arguments of `Module.to` name a GPU."""
     given = [*args, *kwargs.values()]
     devices = [it.device if isinstance(it, torch.Tensor) else it for it in given]
     return any(str(it).startswith("cuda") or type(it) is int for it in devices)

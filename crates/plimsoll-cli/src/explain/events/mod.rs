@@ -34,7 +34,7 @@ pub(super) struct EventsArgs {
     frames: Frames,
 }
 
-/// Which frames of a stack to print.
+/// Which frames of a stack are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Frames {
     /// Python frames
@@ -64,7 +64,7 @@ struct Window<'a> {
 struct Row<'a> {
     index: EventIndex,
     event: &'a Event,
-    /// The bytes before and after it.
+    /// The memory level before and after the event.
     levels: [Level; 2],
 }
 
@@ -110,7 +110,7 @@ impl EventsArgs {
         moment: String,
     ) -> Window<'a> {
         let trace = explained.snapshot.trace(device.timeline.device);
-        // For the snapshot's own moment, the index is one past the last event.
+        // For the moment of the snapshot itself, the index is one past the last event.
         let at = at.filter(|at| at.index() < trace.len()).or_else(|| at.and(device.timeline.last()));
         let center = at.map_or(0, EventIndex::index);
         let from = center.saturating_sub(self.before);
@@ -129,7 +129,7 @@ impl EventsArgs {
 }
 
 impl Window<'_> {
-    /// Microseconds from the first event to another.
+    /// Microseconds from the first event of the recording to this event.
     fn since_first(&self, event: &Event) -> Option<u64> {
         event.time_us.get().zip(self.first_us).map(|(time, first)| time.saturating_sub(first))
     }

@@ -86,7 +86,7 @@ impl Text<'_> {
         let device = self.window.device;
         let snapshot = &self.explained.snapshot;
         let mut about = Vec::new();
-        // For the event of taking a snapshot, PyTorch records no address.
+        // For the event that records that a snapshot was taken, PyTorch stores no address.
         let addr = row.event.addr().filter(|_| row.event.action != Action::Snapshot);
         about.extend(addr.map(|addr| format!("{:#x}", addr.0)));
         about.extend(row.event.device_free().map(|bytes| format!("{} free on the device", self.size(bytes))));
@@ -188,7 +188,7 @@ impl Text<'_> {
     }
 }
 
-/// The noun that follows a pass's name.
+/// The noun that follows a pass's name: `pass` or `step`.
 fn pass_noun(pass: &str) -> &'static str {
     if pass.ends_with("step") { "" } else { " pass" }
 }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, Failure};
 
-/// Extensions of snapshots. Those in the second row count only if a folder has no files of the first.
+/// Extensions of snapshots. Files with an extension of the second row count only if the folder has no file with one of
+/// the first row.
 const ENDINGS: [&[&str]; 2] = [&["pickle", "pkl"], &["json"]];
 /// Extensions of compressed files.
 const PACKED: [&str; 2] = ["gz", "zst"];
 
-/// The files that the arguments name; a folder stands for the snapshots in it. They are sorted by rank if the names
-/// contain it.
+/// The files that the arguments name; a folder stands for the snapshots in it. The files of a folder are sorted by the
+/// numbers in their names, and so by rank if the names contain ranks.
 ///
 /// # Errors
 /// If a folder cannot be read or has no snapshot.

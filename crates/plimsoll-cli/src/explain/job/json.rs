@@ -49,7 +49,7 @@ pub(super) fn render(job: &RankTable<'_>) -> String {
     format!("{value:#}")
 }
 
-/// A line of the program; `null` for blocks without one.
+/// A line of the program; `null` for blocks that have no line.
 pub(in crate::explain) fn place(place: Option<&Place>) -> Value {
     place.map_or(Value::Null, |it| json!({ "file": it.file, "line": it.line, "function": it.function }))
 }

@@ -32,7 +32,7 @@ pub(super) use self::text::rows;
 struct Job {
     /// Each file with the name of its rank and its path.
     files: Vec<(String, PathBuf, Explained)>,
-    /// Files that could not be read: the names of their ranks, and the reasons.
+    /// Files that could not be read: the name of each file's rank, and the reason.
     unreadable: Vec<(String, String)>,
     /// Files that are ignored because another file represents their rank.
     unused: Vec<Unused>,
@@ -53,7 +53,7 @@ fn by_rank(paths: &[PathBuf]) -> Vec<(String, Vec<&PathBuf>)> {
 }
 
 impl Job {
-    /// Reads every readable file, and fails only if there is none. Of several files of one rank, it keeps one.
+    /// Reads every readable file, and fails only if no file is readable. Of several files of one rank, keeps one.
     fn open(paths: &[PathBuf], args: &ExplainArgs) -> Result<Job, Failure> {
         let mut job = Job { files: Vec::new(), unreadable: Vec::new(), unused: Vec::new() };
         let mut first = None;
@@ -78,7 +78,7 @@ impl Job {
         }
     }
 
-    /// Keeps one file of a rank; if two processes recorded at the same time, one for each process.
+    /// Keeps one file of a rank. If two processes recorded at the same time, keeps one file for each process.
     fn keep(&mut self, rank: &str, found: Vec<(PathBuf, Explained)>) {
         let recordings: Vec<&Explained> = found.iter().map(|(_, file)| file).collect();
         let judged = same::judged(&recordings);

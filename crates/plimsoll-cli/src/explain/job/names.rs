@@ -1,8 +1,8 @@
 //! Finds the rank of each file from the files' names; files with the same name belong to the same rank.
 //!
-//! A name contains numbers with words before them. Some identify the process that wrote it (`rank3`, `tp0-pp1`,
-//! `gpu2`), some the time (`step200`), and most neither. Text after the rank (`memory-rank1-oom`) does not make
-//! it a different rank.
+//! A name contains numbers with words before them. Some numbers identify the process that wrote the file (`rank3`,
+//! `tp0-pp1`, `gpu2`), some identify the time (`step200`), and most neither. Text after the rank (`memory-rank1-oom`)
+//! does not make it a different rank.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const WITHIN: [&str; 10] = ["local", "tp", "pp", "dp", "cp", "ep", "sp", "mp", "
 /// A number with the word before it: `rank` 3.
 type Coordinate = (String, u64);
 
-/// The names of the ranks: the number after `rank`; otherwise other identifying words; otherwise the one number in
+/// The names of the ranks: the number after `rank`; otherwise other identifying words; otherwise the only number in
 /// which the names differ; otherwise the file names.
 pub(super) fn names(paths: &[PathBuf]) -> Vec<String> {
     let files: Vec<String> = paths.iter().map(|path| name_of(path)).collect();
@@ -43,7 +43,7 @@ fn with_folder(path: &Path) -> String {
     folder.map_or_else(|| name_of(path), |folder| format!("{folder}/{}", name_of(path)))
 }
 
-/// The last word of a text, in lower case, with the one before it.
+/// The last word of a text, in lower case, with the word before it.
 fn last_words(text: &str) -> (String, String) {
     let text = text.to_ascii_lowercase();
     let text = text.trim_end_matches(['-', '_', '.', '=', ' ']);
@@ -52,7 +52,7 @@ fn last_words(text: &str) -> (String, String) {
     (words.next().unwrap_or_default(), last)
 }
 
-/// The identifying numbers in a name; of a repeated word, the last one.
+/// The identifying numbers in a name; if a word is repeated, its last number counts.
 fn coordinates(name: &str) -> Vec<Coordinate> {
     let found = pieces(name).into_iter().filter_map(|(text, digits)| {
         let number = digits.parse().ok()?;
@@ -69,8 +69,8 @@ fn coordinates(name: &str) -> Vec<Coordinate> {
     found.collect()
 }
 
-/// Names by the number after `rank`, and by other identifying words if files of one rank differ in them. Among other
-/// files, one without a rank keeps its own name.
+/// Names by the number after `rank`, and by other identifying words if files of one rank differ in them. A file without
+/// a rank keeps its own name if the other files have ranks.
 fn by_rank(who: &[BTreeMap<String, u64>], as_files: &dyn Fn() -> Vec<String>) -> Option<Vec<String>> {
     let rank = |coordinates: &BTreeMap<String, u64>| coordinates.get("rank").copied();
     if !who.iter().any(|coordinates| rank(coordinates).is_some()) {
@@ -85,7 +85,7 @@ fn by_rank(who: &[BTreeMap<String, u64>], as_files: &dyn Fn() -> Vec<String>) ->
     Some(named.collect())
 }
 
-/// Names by the identifying words in which files differ, if every file has the same ones.
+/// Names by the identifying words in which files differ, if every file has the same words.
 fn by_words(who: &[BTreeMap<String, u64>]) -> Option<Vec<String>> {
     let first = who.first()?;
     if first.is_empty() || who.iter().any(|coordinates| !coordinates.keys().eq(first.keys())) {
@@ -126,7 +126,7 @@ fn called(coordinates: &BTreeMap<String, u64>, words: &[String], begin: String) 
     all.join(" ")
 }
 
-/// Names by the one number in which the files' names differ. Names with equal numbers but different words
+/// Names by the only number in which the files' names differ. Names with equal numbers but different words
 /// (`snapshot1`, `snapshot1-oom`) belong to the same rank.
 fn by_number(names: &[String]) -> Option<Vec<String>> {
     let split: Vec<Vec<(String, String)>> = names.iter().map(|name| pieces(name)).collect();
@@ -155,7 +155,7 @@ fn by_number(names: &[String]) -> Option<Vec<String>> {
     None
 }
 
-/// The texts, if every file has one and no two are equal.
+/// The texts, if every file has a text and no two texts are equal.
 fn distinct<'a>(texts: impl Iterator<Item = Option<&'a str>>) -> Option<Vec<&'a str>> {
     let texts: Vec<&str> = texts.collect::<Option<_>>()?;
     let mut sorted = texts.clone();

@@ -1,9 +1,9 @@
 //! Decides which of several files of one rank counts: [`judged`]. The contents of the recordings decide, not their
 //! names.
 //!
-//! A program that runs out of memory may write a file at the failure and one as it ends: they share events and are
-//! from the same run. A file of an earlier run, or from earlier in a long one, ends before the other begins. Two processes
-//! that recorded at the same time share times but no event: each counts.
+//! A program that runs out of memory may write one file at the failure and another file as it ends: these files share
+//! events and are from the same run. A file of an earlier run, or from earlier in a long run, ends before the other
+//! file begins. Files of two processes that recorded at the same time overlap in time but share no event: both count.
 
 use std::collections::BTreeSet;
 
@@ -23,10 +23,10 @@ pub(super) enum Judged {
     Unused { used: usize, why: &'static str },
 }
 
-/// The facts about a recording that decide.
+/// The facts about a recording that decide whether it counts.
 struct Recorded<'a> {
     snapshot: &'a Snapshot,
-    /// The first and the last time of its events, microseconds; `None` if it has no times.
+    /// The first and the last time of its events, microseconds; `None` if the events have no times.
     times: Option<(u64, u64)>,
     /// How many events came after the last failure.
     after_failure: Option<usize>,
@@ -35,11 +35,11 @@ struct Recorded<'a> {
 /// How two recordings of one rank relate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Relation {
-    /// Events of one are in the other, or there are no times.
+    /// The recordings share events, or there are no times.
     SameRun,
-    /// One ends before the other begins.
+    /// One recording ends before the other begins.
     Apart,
-    /// They overlap in time and share no event.
+    /// The recordings overlap in time and share no event.
     OtherProcess,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Recorded<'a> {
         if found * 2 >= looked_for.len() { Relation::SameRun } else { Relation::OtherProcess }
     }
 
-    /// The identities of the events between two times; no other process has the same ones.
+    /// The identities of the events between two times. No other process has events with these identities.
     fn between(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, Option<u64>)> {
         let events = self.snapshot.traces.iter().flatten();
         events.filter_map(move |event| {

@@ -10,7 +10,7 @@ use plimsoll_trace::render::verdict;
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
 
-/// Characters of a column.
+/// The width of a column, in characters.
 const COLUMN: usize = 13;
 
 /// The complete answer.
@@ -79,7 +79,7 @@ impl Text<'_> {
         }
     }
 
-    /// A figure, with a star if it is odd.
+    /// A figure, with a star if it is far from those of the other ranks.
     fn cell(&self, across: &Across, nth: usize) -> String {
         let star = if across.is_odd(nth) { "*" } else { " " };
         format!("{}{star}", self.size(across.bytes[nth]))

@@ -4,12 +4,13 @@ use plimsoll_trace::message::{OutOfMemory, Source};
 
 use crate::shown::Shown;
 
-/// No CUDA context is smaller. A smaller figure means that the message does not give the size.
+/// Every CUDA context is at least this large. A smaller figure means that the message does not give the size of the
+/// context.
 const LEAST_CONTEXT_BYTES: u64 = 32 << 20;
 /// The amount of memory that the driver usually reserves.
 const USUAL_DRIVER_BYTES: u64 = 256 << 20;
 
-/// A line for each part of the GPU's memory.
+/// A line of text for each part of the GPU's memory.
 pub(super) fn lines(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     let device = message.device.map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"));
     let (others, perhaps_own) = (message.true_others(), message.perhaps_own());
@@ -51,8 +52,8 @@ pub(super) fn lines(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     rows.into_iter().filter_map(row).collect()
 }
 
-/// The bytes that are used outside PyTorch's allocator, and by whom. The listed processes have separate
-/// lines.
+/// The bytes that are used outside PyTorch's allocator, and a phrase that says who uses them. The listed processes have
+/// separate lines.
 fn outside(message: &OutOfMemory) -> (Option<u64>, &'static str) {
     let own = "this process outside PyTorch's allocator: the CUDA context and libraries";
     let all =

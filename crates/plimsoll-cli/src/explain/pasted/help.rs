@@ -67,18 +67,18 @@ pub(super) fn help(message: &OutOfMemory, shortage: Shortage, shown: Shown) -> V
     help
 }
 
-/// Whether at least this much is held outside this process, as far as the message shows.
+/// Whether, as far as the message shows, at least `needed_bytes` are used outside this process.
 fn is_held(message: &OutOfMemory, needed_bytes: Option<u64>) -> bool {
     let held = message.elsewhere_bytes().or(message.outside_bytes());
     held.zip(needed_bytes).is_some_and(|(held, needed)| held >= needed)
 }
 
-/// Whether more memory is held outside this process than the driver and a CUDA context take.
+/// Whether more memory is used outside this process than the driver and a CUDA context need.
 fn is_held_much(message: &OutOfMemory) -> bool {
     is_held(message, Some(OWN_CONTEXT_BYTES))
 }
 
-/// Advice about memory that other processes hold, if they hold a lot.
+/// Advice about the memory that other processes use, if they use a lot.
 fn others(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     let list = |all: &[(u32, u64)]| {
         let rows: Vec<String> =
@@ -127,7 +127,7 @@ pub(super) fn commands(message: &OutOfMemory, shortage: Shortage, program: &str)
     let expandable = || format!("{}=expandable_segments:True {program}", next::settings(message));
     match (message.source, shortage.cause) {
         (Source::Cpu | Source::Metal, _) => Vec::new(),
-        // `plan` and `run` know NVIDIA's GPUs only; `explain` reads the snapshots of all.
+        // `plan` and `run` support only NVIDIA's GPUs; `explain` reads snapshots of all GPUs.
         _ if !next::is_nvidias(message) => {
             let of_others =
                 (shortage.held_by_others || message.source == Source::Driver).then(|| processes(message));

@@ -101,7 +101,7 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
     }
 }
 
-/// The error that ended the program later, if it was not the out-of-memory error that ended it.
+/// A sentence about a later error that ended the program, if the out-of-memory error did not end it.
 fn ended(ended: &Ended) -> String {
     let error = words::plain(&ended.error);
     let at = ended
@@ -119,7 +119,8 @@ fn place(frame: &Frame) -> String {
     format!("requested at {file}:{}{function}{source}", frame.line)
 }
 
-/// The other messages: earlier ones from the same process, and messages of other ranks that ran out of memory.
+/// A sentence about the other messages: earlier messages of the same process, and messages of other ranks that ran out
+/// of memory.
 fn others(log: &Log, process: &Process<'_>, last: &Failed) -> Option<String> {
     let mut others: Vec<String> = Vec::new();
     for other in log.processes().iter().filter(|it| it.failed.first() != process.failed.first()) {

@@ -59,8 +59,8 @@ fn check(file: &str, kind: &str, args: &ExplainArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!(
-        "{file} is {kind}, not a snapshot, and takes only --json, --bytes and --rows; `plimsoll record` prints \
-         code that records a snapshot"
+        "{file} is {kind}, not a snapshot: only --json, --bytes and --rows apply. `plimsoll record` prints code \
+         that records a snapshot"
     );
     Err(Failure::new(Exit::Usage, message))
 }

@@ -28,7 +28,7 @@ pub(super) fn to_fill_in(commands: &[String]) -> Vec<&'static str> {
     rows.into_iter().filter(|(word, _)| has(word)).map(|(_, meaning)| meaning).collect()
 }
 
-/// The value of `--gpu` for a GPU with this much memory: its name if only one has that much,
+/// The value of `--gpu` for a GPU with this much memory: the name of the GPU if only one GPU has this much memory,
 /// otherwise the size.
 pub(super) fn gpu(capacity_bytes: Option<u64>) -> String {
     let Some(bytes) = capacity_bytes else { return NAME.to_owned() };
@@ -36,7 +36,7 @@ pub(super) fn gpu(capacity_bytes: Option<u64>) -> String {
     of_memory(bytes).map_or_else(size, |gpu| gpu.name.to_owned())
 }
 
-/// The only GPU with this much memory, within 1 %; `None` if there are several, or none.
+/// The only GPU with this much memory, within 1 %; `None` if several GPUs have this much memory, or no GPU has.
 fn of_memory(memory_bytes: u64) -> Option<&'static Gpu> {
     let mut found =
         GPUS.iter().filter(|gpu| gpu.memory_bytes.abs_diff(memory_bytes) < gpu.memory_bytes / 100);
@@ -77,7 +77,7 @@ pub(super) fn settings(message: &OutOfMemory) -> &'static str {
     }
 }
 
-/// The `plimsoll run` command, which records, and explains if memory runs out again.
+/// The `plimsoll run` command, which records memory, and explains the failure if memory runs out again.
 pub(super) fn run(program: &str) -> String {
     format!("plimsoll run -- {program}")
 }

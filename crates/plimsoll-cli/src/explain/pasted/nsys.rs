@@ -30,7 +30,8 @@ const ON_DEVICE: [i64; 3] = [2, 3, 5];
 const EVENTS: &str = "SELECT start, globalPid, deviceId, contextId, address, bytes, memKind, memoryOperationType \
                       FROM CUDA_GPU_MEMORY_USAGE_EVENTS ORDER BY start, rowid";
 
-/// The innermost range of a process around a time. The upper bits of a global thread ID identify its process.
+/// The query for the innermost NVTX range of a process at a time. The upper bits of a global thread ID identify its
+/// process.
 const RANGE: &str = "SELECT COALESCE(text, (SELECT value FROM StringIds WHERE id = textId)) FROM NVTX_EVENTS \
                      WHERE start <= ?1 AND \"end\" >= ?1 AND globalTid >> 24 = ?2 >> 24 ORDER BY start DESC LIMIT 1";
 
@@ -166,7 +167,7 @@ impl Usage {
     /// ignored.
     fn note(&mut self, address: (i64, i64), event: Allocation, is_start: bool) {
         if !is_start {
-            // Once memory falls below a peak, the allocations at the peak are known.
+            // If memory is at a peak, its largest allocations are stored before it falls.
             self.finish();
             let freed = self.live.remove(&address).map_or(0, |it| it.bytes);
             self.level_bytes = self.level_bytes.saturating_sub(freed);

@@ -9,7 +9,7 @@ use crate::output::{BOLD, RESET};
 
 /// The answer about a text.
 pub(super) struct Said {
-    /// `message`, `counters`, `profile`.
+    /// The kind of text: `message`, `counters` or `profile`.
     pub(super) kind: &'static str,
     /// The first line.
     pub(super) verdict: String,

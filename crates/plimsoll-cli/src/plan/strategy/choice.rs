@@ -5,22 +5,24 @@ use super::super::fit::Limits;
 use super::super::goal::{Goal, Wish};
 use crate::techniques::Numbers;
 
-/// If the best set only just fits, a set with room is chosen instead if it takes at most this multiple of the time,
-/// even if it changes the numbers more.
+/// If the best set only just fits, a set that leaves more room is chosen instead if it takes at most this multiple of
+/// the time, even if this set changes the numbers more.
 const SAME_TIME: f64 = 1.02;
 
 /// The best set.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a> {
     pub(super) best: &'a Fact,
-    /// A set that only just fits and was not chosen, because the chosen one has room and takes about the same time.
+    /// The best set, if it was not chosen because it only just fits: the chosen set leaves more room and takes about
+    /// the same time.
     pub(super) instead_of: Option<&'a Fact>,
 }
 
 /// The best set that fits. Sets are compared by these criteria in order: no failed request, the least change to the
 /// numbers, enough headroom, the shortest step (to 1 %), the least change to the program. If the best set only just
-/// fits, one with room that takes about the same time is chosen instead, even if it rounds differently. For the
-/// largest batch, it is the set with the least memory, because these trials use a different batch size.
+/// fits, a set that leaves more room and takes about the same time is chosen instead, even if this set rounds
+/// differently. For the goal of the largest batch, the best set is the one with the least memory, because these trials
+/// do not run with the largest batch.
 pub(super) fn of<'a>(tried: &[&'a Fact], wish: Wish, limits: Limits) -> Option<Choice<'a>> {
     let base_s = tried.first().map_or(0.0, |it| it.order_s()).max(f64::MIN_POSITIVE);
     let is_option = |it: &Fact| {
@@ -76,7 +78,7 @@ mod tests {
         }
     }
 
-    /// The chosen set, and the set over which it was preferred.
+    /// The chosen set, and the best set if that was not chosen.
     fn chosen(goal: Goal, numbers: Numbers, tried: &[Fact]) -> (String, Option<String>) {
         let tried: Vec<&Fact> = tried.iter().collect();
         let choice = of(&tried, Wish { goal, numbers }, LIMITS).unwrap();

@@ -1,14 +1,13 @@
 //! The search for inference programs. It first tries to run without a graph, then to move results and weights to the
-//! host, then to divide the batch. Weights in 16 bits change the numbers, so they are offered only if nothing else
-//! fits.
+//! host, then to divide the batch. 16-bit weights change the numbers, so they are offered only if nothing else fits.
 
 use super::super::goal::Goal;
 use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Joins, Numbers, Set, Technique};
 
 impl Pass<'_> {
-    /// Tries each technique alone, starting with those that cost nothing. Then it tries the useful ones together, starting
-    /// with those that change the program least.
+    /// Tries each technique alone, starting with the techniques that cost nothing. Then tries the useful techniques
+    /// together, starting with those that change the program least.
     pub(super) fn inference(&mut self) -> Result<(), Missing> {
         let is_alone = |it: &Technique| it.row().alone < Alone::Offered && self.is_meant(*it);
         let alone: Vec<Technique> = Technique::all().filter(is_alone).collect();

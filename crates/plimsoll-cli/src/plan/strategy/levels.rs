@@ -1,5 +1,5 @@
-//! The steps of a search: what to try on top of a set ([`Pass::level`]), and the fewest blocks, bytes or parts that
-//! fit.
+//! The steps of a search: what to add to a set ([`Pass::level`]), and the smallest number of blocks, bytes or parts
+//! with which a set fits.
 
 use super::super::goal::Goal;
 use super::pass::{Missing, Pass};
@@ -21,7 +21,8 @@ impl Pass<'_> {
         let budget = |percent| Set::default().with(Technique::MemoryBudget, Some(percent));
         // Two trials that compile concurrently take twice as long each, which would delay the first answer.
         let is_fit = self.goal() == Goal::Fit;
-        // Perhaps only the smallest is enough. If it is not, there is no need to compile the others.
+        // Perhaps only the smallest budget is enough. If even that is not, there is no need to compile the model with
+        // the other budgets.
         let smallest = budgets().last().filter(|_| is_fit && self.is_far());
         self.announce([expandable.clone(), budget(*smallest.unwrap_or(&budgets()[0]))]);
         let tried = self.tried(&expandable)?;
@@ -51,8 +52,8 @@ impl Pass<'_> {
         needed as f64 > FAR * self.facts.limits.roomy_bytes as f64
     }
 
-    /// Compiles the model so that it keeps the fewest activations, and then more if that fits. Each trial takes about
-    /// a minute, so this comes last.
+    /// Compiles the model so that it keeps the fewest activations and, if this fits, also so that it keeps more. Each
+    /// trial takes about a minute, so this technique comes last.
     pub(super) fn compiled(&mut self, set: &Set) -> Result<(), Missing> {
         for &percent in budgets().iter().rev() {
             if !self.tried(&set.with(Technique::Compile, Some(percent)))?.has_room() {
@@ -87,8 +88,9 @@ impl Pass<'_> {
         self.level(&set, useful.contains(&checkpoint), useful.contains(&offload), false)
     }
 
-    /// Tries this set, then the set with checkpointed blocks, with the batch in parts, and with saved
-    /// tensors on the host.
+    /// Tries this set, then adds checkpointing, the batch in parts, and offloading, as far as the flags allow.
+    /// Offloading is also tried on the set alone. Stops when a set fits with enough headroom, unless the goal is the
+    /// least memory.
     pub(super) fn level(
         &mut self,
         set: &Set,
@@ -184,7 +186,7 @@ impl Pass<'_> {
     }
 
     /// Finds the smallest number of parts, out of `of`, to which a technique must be applied so that this set fits.
-    /// `all` is the set that applies the technique to all parts; it fits.
+    /// `all`, the set that applies the technique to all parts, is known to fit.
     pub(super) fn fewest(
         &mut self,
         set: &Set,
@@ -255,7 +257,8 @@ fn without_conflict(set: &Set, technique: Technique) -> Set {
     set.only(|it| it.excluded_by(technique).is_none())
 }
 
-/// The number of checkpointed blocks that brings the peak to about the capacity, if all blocks save the same amount.
+/// The number of checkpointed blocks with which the peak is about equal to the capacity, if all blocks save the same
+/// amount.
 fn solved(none_bytes: u64, all_bytes: u64, blocks: u64, capacity_bytes: u64) -> u64 {
     let saved = none_bytes.saturating_sub(all_bytes).max(1);
     let wanted = none_bytes.saturating_sub(capacity_bytes);

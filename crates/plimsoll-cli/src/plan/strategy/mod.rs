@@ -2,7 +2,8 @@
 //! no I/O, so a test can run thousands of searches (`worlds.rs`).
 //!
 //! The search is written as if each set's result were already known (`order.rs`). A [`Pass`] runs it from the beginning
-//! with the known results and ends at the first missing one. That set is tried, and the next pass gets further.
+//! with the known results and ends at the first set whose result is missing. This set is tried, and the next pass gets
+//! further.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -38,7 +39,8 @@ const MOST_TRIALS: usize = 100;
 /// The next step of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The first of these sets has to be tried. The others will probably follow, and can run at the same time.
+    /// The first of these sets has to be tried. The other sets will probably have to be tried next, and can run at the
+    /// same time.
     Try(Vec<Set>),
     /// Like [`Step::Try`], but a set that fits is already known; these sets may be cheaper, or leave more headroom.
     Improve(Vec<Set>),
@@ -50,11 +52,12 @@ pub(super) enum Step {
 pub(super) struct Decision {
     /// `None` if nothing fits.
     pub(super) chosen: Option<usize>,
-    /// A set that only just fits and was not chosen, because the chosen one has room and takes about the same time.
+    /// The best set, if it was not chosen because it only just fits: the chosen set leaves more room and takes about
+    /// the same time.
     pub(super) instead_of: Option<usize>,
 }
 
-/// The sets to try next, until the goal is met as well as it can be.
+/// The sets to try next or, if the search is over, the decision.
 pub(super) fn next(facts: &Facts) -> Step {
     let mut pass = Pass::new(facts);
     match pass.search() {
@@ -77,7 +80,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
     }
 }
 
-/// Whether one set would be chosen over another.
+/// Whether the set `own` would be chosen over the set `other`.
 pub(super) fn is_better(facts: &Facts, own: &Fact, other: &Fact) -> bool {
     let of = |base: Option<&Fact>| {
         let all: Vec<&Fact> = base.into_iter().chain([other, own]).collect();

@@ -1,17 +1,17 @@
-//! Sets that differ slightly from another set, by one technique or by its level. `trade.rs` tries them.
+//! Sets that differ slightly from another set, by one technique or by the level of a technique. `trade.rs` tries them.
 
 use super::pass::Pass;
 use crate::techniques::{Joins, Levels, Numbers, Set, Technique, Time};
 
-/// Techniques with this effort are not used to save time.
+/// Techniques with this effort or more are not used to save time.
 pub(super) const MOST_EFFORT: u32 = 4;
 
 /// How many values of a technique to try, if it has that many.
 const STEPS: usize = 5;
 
 impl Pass<'_> {
-    /// Neighbouring sets that may be faster. Some lower one technique by a level, and may also raise another by a
-    /// level or add one that costs no time. Others remove a technique that has no levels.
+    /// Neighbouring sets that may be faster. Some lower one technique by a level, and may also raise another technique
+    /// by a level or add a technique that costs no time. Others remove a technique that has no levels.
     pub(super) fn near(&self, set: &Set) -> Vec<Set> {
         let mut near = Vec::new();
         let free = self.with_all_free(set);
@@ -53,7 +53,8 @@ impl Pass<'_> {
         near
     }
 
-    /// Sets that replace this technique with one that excludes it: at its strongest level, and at the same level.
+    /// Sets in which this technique is replaced by a technique that excludes it: at the strongest level of the new
+    /// technique, and at the same level.
     fn instead(&self, set: &Set, technique: Technique) -> Vec<Set> {
         let without = set.without(technique);
         let others =
@@ -142,7 +143,7 @@ impl Pass<'_> {
     }
 }
 
-/// This set with a technique, without those that it excludes.
+/// This set with a technique, without the techniques that it excludes.
 fn joined(set: &Set, technique: Technique, value: Option<u64>) -> Set {
     set.only(|it| it.excluded_by(technique).is_none()).with(technique, value)
 }

@@ -16,7 +16,8 @@ use crate::techniques::{Alone, Joins, Numbers, Technique, Time};
 const SLOW: f64 = 1.3;
 
 impl Pass<'_> {
-    /// Runs the search. The first set is the unchanged program; if that does not run, no other set is tried.
+    /// Runs the search. The first set is the unchanged program. If the unchanged program does not run, no other set is
+    /// tried.
     ///
     /// # Errors
     /// If the result of a set is missing.
@@ -90,7 +91,7 @@ impl Pass<'_> {
             }
         }
         if !self.is_met() {
-            // First the techniques that cost no time, then all.
+            // First the techniques that cost no time, then all techniques.
             let all = self.joined(Joins::Identical, None);
             for set in [all.only(|it| !takes_time(it)), all] {
                 if !self.is_met() {
@@ -148,8 +149,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// If the host had no room for the saved tensors, tries techniques that need no memory on either the GPU or the
-    /// host, alone and with the others.
+    /// If the host had no room for the saved tensors, tries techniques that need memory neither on the GPU nor on the
+    /// host, alone and with the other techniques.
     fn last_resort(&mut self) -> Result<(), Missing> {
         let has_failed = self.seen.iter().any(|it| it.is_alone(Technique::Offload) && it.run == Ran::Failed);
         let last: Vec<Technique> = Technique::all()
@@ -168,7 +169,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Whether nothing fits, or something only just fits.
+    /// Whether no set fits with enough headroom.
     fn lacks_room(&self) -> bool {
         self.chosen().is_none() || (self.goal() == Goal::Fit && !self.has_room())
     }

@@ -1,30 +1,30 @@
-//! One pass through the search with the known facts: [`Pass`]. It ends at the first result that is missing.
+//! One pass through the search with the known facts: [`Pass`]. A pass ends at the first result that is missing.
 
 use super::super::facts::{Fact, Facts, Ran};
 use super::super::goal::Goal;
 use super::choice;
 use crate::techniques::{Joins, Programs, Set, Technique};
 
-/// Sets whose results a pass needs: the first one now, and the others probably next.
+/// Sets whose results a pass needs: the result of the first set now, and the other results probably next.
 #[derive(Debug)]
 pub(super) struct Missing {
     pub(super) sets: Vec<Set>,
-    /// Whether a set that fits is already known. If so, these sets can only improve on that one.
+    /// Whether a set that fits is already known. If so, these sets can only improve on it.
     pub(super) is_optional: bool,
 }
 
 /// A pass through the search.
 pub(super) struct Pass<'a> {
     pub(super) facts: &'a Facts,
-    /// The results that this pass has read so far, in order. Its decisions do not depend on later ones.
+    /// The results that this pass has read so far, in order. The decisions of this pass depend on no other results.
     pub(super) seen: Vec<&'a Fact>,
-    /// The sets that it is about to request.
+    /// The sets that the pass is about to request.
     announced: Vec<Set>,
-    /// Whether the search already has an answer, and is only looking for a better one.
+    /// Whether the search already has an answer, and is only looking for a better answer.
     pub(super) is_answered: bool,
     /// The techniques that save memory by themselves.
     pub(super) useful: Vec<Technique>,
-    /// Which blocks are checkpointed: those of the model, or those inside them.
+    /// Which blocks are checkpointed: the repeated blocks of the model, or the repeated blocks inside them.
     pub(super) blocks: Technique,
 }
 
@@ -94,8 +94,8 @@ impl<'a> Pass<'a> {
         self.useful.contains(&technique)
     }
 
-    /// The useful techniques that can join sets of this kind. Leaves out those that another useful technique
-    /// replaces, and those that exclude `beside`.
+    /// The useful techniques that can join sets of this kind. Leaves out techniques that another useful technique
+    /// replaces, and techniques that exclude `beside`.
     pub(super) fn joined(&self, joins: Joins, beside: Option<Technique>) -> Set {
         let fits_beside = |it: Technique| beside.is_none_or(|beside| beside.excluded_by(it).is_none());
         let joining = Technique::all().filter(|it| it.row().joins <= joins && self.is_useful(*it));
@@ -105,7 +105,7 @@ impl<'a> Pass<'a> {
         set.only(|it| !is_replaced(it))
     }
 
-    /// Tries each of these techniques alone, if allowed, and records the useful ones.
+    /// Tries each of these techniques alone, if allowed, and records the useful techniques.
     pub(super) fn alone(&mut self, techniques: &[Technique]) -> Result<(), Missing> {
         let base = self.base()?;
         let is_allowed = |it: &Technique| it.row().numbers <= self.facts.wish.numbers;
@@ -138,7 +138,7 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// Whether a technique is meant for a program like this one.
+    /// Whether a technique is meant for programs of this kind, such as inference programs.
     pub(super) fn is_meant(&self, technique: Technique) -> bool {
         let Facts { infers, compiles, .. } = *self.facts;
         match technique.row().programs {
@@ -151,7 +151,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Whether the program can run with this technique; true if unknown. Some techniques are only for
-    /// programs that compile, some for those that do not.
+    /// programs that compile their model, others only for programs that do not.
     pub(super) fn is_possible(&self, technique: Technique) -> bool {
         if !self.is_meant(technique) {
             return false;

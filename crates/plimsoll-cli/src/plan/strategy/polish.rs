@@ -1,16 +1,16 @@
 //! The end of a search for the least memory or the fastest step: adds single techniques to the best set, or removes
-//! them, as long as that makes it better. A technique may have no effect alone: expandable segments, for example,
-//! may save nothing until other techniques free memory.
+//! them, as long as the set gets better. A technique may have no effect alone: expandable segments, for example, may
+//! save nothing until other techniques free memory.
 
 use super::super::facts::Fact;
 use super::pass::{Missing, Pass};
 use crate::techniques::{Levels, Set, Technique, Value};
 
-/// The maximum number of rounds. Each tries about ten sets.
+/// The maximum number of rounds. Each round tries about ten sets.
 const ROUNDS: usize = 3;
 
 impl Pass<'_> {
-    /// Adds expandable segments to the set with the least memory, if its live bytes would fit. They may
+    /// Adds expandable segments to the set with the least memory, if its live bytes would fit. Expandable segments may
     /// save nothing alone, but may save memory when activations are no longer kept.
     pub(super) fn close_gaps(&mut self) -> Result<(), Missing> {
         let facts = self.facts;

@@ -1,20 +1,20 @@
 //! The end of a search for the cheapest set that fits: trades checkpointed blocks, copies and parts of the batch
-//! against each other as long as the step gets faster. A mixture of two techniques is often cheaper than either one,
-//! because copies cost little until they take longer than the computation.
+//! against each other as long as the step gets faster. A mixture of two techniques is often cheaper than either
+//! technique alone, because copies cost little until they take longer than the computation.
 
 use super::near::{MOST_EFFORT, levelled};
 use super::pass::{Missing, Pass};
 use crate::techniques::{Joins, Numbers, Set, Technique, Time};
 
-/// The most time that combining two techniques can save compared with one of them alone, as a fraction of the
-/// program's own step.
+/// The most time that a combination of two techniques can save compared with one of the two techniques alone, as a
+/// fraction of the program's own step.
 const SLACK: f64 = 0.15;
 
 /// The maximum number of rounds of small changes.
 const ROUNDS: usize = 5;
 
 /// A set with room is cheap enough if it takes at most this multiple of the program's own time: looking for a cheaper
-/// one is not worth the time.
+/// set is not worth the time.
 const CHEAP: f64 = 1.02;
 
 /// A cheaper set is worth looking for only if it may save more than this fraction of the program's own step.
@@ -61,7 +61,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The chosen set, if it has room and a cheaper set could save time.
+    /// The chosen set, if it leaves enough room and a cheaper set could save time.
     fn dear(&self) -> Option<Set> {
         self.chosen().filter(|it| it.has_room() && self.is_dear(it.order_s())).map(|it| it.set.clone())
     }
@@ -110,14 +110,15 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Tries this set with more of one technique and less of the others, until one of these sets is faster.
+    /// Tries variants of this set with more of one technique and less of the other techniques, until a variant is
+    /// faster.
     fn traded(&mut self, set: &Set) -> Result<(), Missing> {
         let (own_s, base_s) = (self.tried(set)?.order_s(), self.base()?.order_s());
         for (technique, more) in self.raised(&self.with_all_free(set)) {
             let others = levelled(&more).filter(|it| *it != technique);
             let without = others.fold(more.clone(), |set, it| set.without(it));
-            // As the others are lowered, the time approaches this set's time. If some activations are recomputed,
-            // fewer have to be copied.
+            // As the other techniques are lowered, the time approaches the time of `without`, the set without them. If
+            // some activations are recomputed, fewer have to be copied.
             if self.tried(&without)?.order_s() >= own_s + SLACK * base_s || !self.tried(&more)?.has_room() {
                 continue;
             }
@@ -154,7 +155,7 @@ impl Pass<'_> {
         step_s > self.seen.first().map_or(0.0, |it| it.order_s()) * (1.0 + WORTH)
     }
 
-    /// Lowers each technique of this set, except one, to the lowest level at which the set fits.
+    /// Lowers each technique of this set, except the technique `except`, to the lowest level at which the set fits.
     fn lowered(&mut self, set: &Set, except: Option<Technique>) -> Result<Set, Missing> {
         let mut set = set.clone();
         // Dividing the batch into parts is the slowest technique.

@@ -9,7 +9,7 @@
 //! save time.
 //!
 //! The cheapest set is found in 966 of the 1,000 worlds, with 34 trials on average; in 1,900 of 2,000 worlds with
-//! other seeds (from 5,000 and from 20,000).
+//! other seeds (starting at 5,000 and at 20,000).
 
 use super::super::facts::{Fact, Facts, Ran};
 use super::super::fit::{Fit, Limits};
@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// A program on a GPU.
+/// A random program on a GPU of random size.
 pub(in crate::plan) struct World {
     random: Random,
     blocks: u64,
@@ -222,7 +222,7 @@ impl World {
         Fact { fit, run: Ran::Well, allocated_bytes, reserved_bytes, ..self.fact(set) }
     }
 
-    /// Whether a set is as cheap as another one, or cheaper.
+    /// Whether a set is as cheap as another set, or cheaper.
     pub(in crate::plan) fn is_as_cheap(&self, own: &Fact, other: &Fact) -> bool {
         class(own) == class(other) && own.order_s() <= other.order_s() + SAME_TIME_S
     }

@@ -2,15 +2,15 @@
 
 /// The number of launches that the driver queues before the host waits.
 const QUEUED: usize = 1024;
-/// How many steps to replay: in the first ones, the queue is not as full as later.
+/// How many steps to replay: in the first steps, the queue is not as full as later.
 const STEPS: usize = 4;
 
 /// What the host does during a step, in order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Event {
-    /// It launches an operator that takes this many seconds on the GPU.
+    /// The host launches an operator that takes this many seconds on the GPU.
     Launch(f64),
-    /// It waits until all operators are done, for example to read a loss.
+    /// The host waits until all operators are done, for example to read a loss.
     Wait,
 }
 
@@ -74,13 +74,13 @@ mod tests {
     fn a_wait_leaves_the_gpu_idle_until_the_host_has_launched_again() {
         // Each launch takes the host a second. The GPU finishes 1 + 6 s after the step began.
         close(step_s(&step(&[3.0, 3.0], &[1]), 2.0), 7.0);
-        // It waits twice: 1 + 3, and again 1 + 3.
+        // The host waits twice: 1 + 3, and again 1 + 3.
         close(step_s(&step(&[3.0, 3.0], &[0, 1]), 2.0), 8.0);
     }
 
     #[test]
     fn the_host_is_at_most_a_full_queue_ahead() {
-        // The first half of the step is slow on the GPU; the host cannot run ahead to the fast half of the next one.
+        // The first half of the step is slow on the GPU; the host cannot run ahead to the fast half of the next step.
         let seconds: Vec<f64> = [[2.0; 4 * QUEUED], [0.0; 4 * QUEUED]].concat();
         let events = step(&seconds, &[]);
         let launches = seconds.len() as f64;

@@ -20,18 +20,19 @@ use crate::techniques::{Set, Time, Value};
 /// GB/s on an H200 (note 0019).
 const PINNED: f64 = 0.86;
 /// Bytes per second, in each direction, of the disk to which saved tensors move: an assumption for an NVMe SSD. The
-/// row's note says so.
+/// note of the row in the report says so.
 const DISK_BYTES_PER_S: f64 = 2e9;
 /// The share of the datasheet's NVLink or PCIe bandwidth that a collective reaches.
 const WIRE: f64 = 0.7;
-/// Copies and computation overlap, except for this fraction of the shorter one. Fitted to programs on an
-/// H200 (note 0019).
+/// Copies and computation overlap, except for this fraction of the shorter of the two. Fitted to programs on an H200
+/// (note 0019).
 const EXPOSED: f64 = 0.1;
 /// The fraction of a step that the forward pass takes, because it has a third of the matrix products.
 const FORWARD: f64 = 1.0 / 3.0;
 /// Seconds that a host with factor 1 works for an operator, if the host's time was not measured.
 const HOST_S: f64 = 13e-6;
-/// Seconds that a launch spends in the driver, on a host with factor 1. The stand-in spends none.
+/// Seconds that a launch spends in the driver, on a host with factor 1. On the simulated GPU (plimsoll-standin),
+/// launches take no time.
 const LAUNCH_S: f64 = 3.5e-6;
 /// Seconds that a host with factor 1 works for each checkpointed block, in addition to its operators, with PyTorch's
 /// checkpointing or ours. The host of an H200, with a factor of about 2, took twice as long (note 0019).
@@ -48,16 +49,16 @@ pub(super) struct Work {
     host_s: Option<f64>,
     /// The host factor of the training machine.
     factor: f64,
-    /// Repeated blocks.
+    /// The number of repeated blocks in the model.
     blocks: u64,
-    /// Repeated blocks inside those blocks.
+    /// The number of repeated blocks inside those blocks.
     pub(super) nested: u64,
 }
 
 /// The part of a step in which an operator ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The forward pass of a block, and of a block inside it.
+    /// The forward pass of a repeated block (its number), and of a block inside that block, if there are any.
     Block(u64, Option<u64>),
     /// The remaining part of the model's forward pass.
     Root,
@@ -68,9 +69,9 @@ enum Phase {
 /// Matrix products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Products {
-    /// In f32, not rounded to TF32.
+    /// Products in f32, not rounded to TF32.
     F32,
-    /// In 16 bits.
+    /// Products in 16 bits.
     Narrow,
 }
 
@@ -83,11 +84,11 @@ pub(super) struct Cost {
     pub(super) extra_flops: u64,
     /// Bytes that a step moves over PCIe, in both directions together.
     pub(super) pcie_bytes: u64,
-    /// Bytes that a GPU sends to the others in a step.
+    /// Bytes that a GPU sends to the other GPUs in a step.
     pub(super) wire_bytes: u64,
-    /// Seconds that the host works in a step.
+    /// The seconds that the host works in a step.
     pub(super) host_s: f64,
-    /// Whether these seconds were measured. If not, each operator is assumed to take the same time.
+    /// Whether the host's seconds were measured. If not, the host is assumed to work equally long for each operator.
     pub(super) is_measured: bool,
     /// What a step waits for most of the time.
     pub(super) bound: Bound,
@@ -126,7 +127,7 @@ impl Work {
     /// Reads the report of a counting trial; empty if the trial did not finish. `gpu` is the GPU for which the step is
     /// timed. The host factors are for this machine and the training machine.
     pub(super) fn of(trial: &Trial, gpu: &Gpu, hosts: Hosts) -> Work {
-        // A failed run has counted only part of a step.
+        // A run that failed may have counted only a part of a step.
         let counted = trial.technique("count").filter(|_| trial.end == End::Ran);
         let Some(counted) = counted else { return Work::default() };
         let rows = counted.work.iter().map(|row| (Phase::of(&row.place), Operators::of(row))).collect();
@@ -187,9 +188,8 @@ impl Work {
         self.rows.iter().map(|(_, row)| row.flops * row.number).sum()
     }
 
-    /// The cost of a set whose trial is known, compared with the unchanged program. With `has_types`,
-    /// the operators were counted under the set's autocast. `devices` is the number of GPUs that fsdp
-    /// uses.
+    /// The cost of a set whose trial is known, compared with the unchanged program. `has_types` says that the operators
+    /// were counted under the set's own autocast. `devices` is the number of GPUs that fsdp uses.
     pub(super) fn cost(
         &self,
         gpu: &Gpu,
@@ -258,7 +258,8 @@ impl Work {
         let moved = reported(Time::Copies) as f64 * parts;
         let (in_step, fetched) = (reported(Time::StepCopies), reported(Time::WeightCopies));
         cost.pcie_bytes = 2 * (moved as u64 + in_step) + fetched;
-        // Copies overlap with the computation: a pass takes as long as the longer of the two, plus a part of the shorter.
+        // Copies overlap with the computation: a pass takes as long as the longer of the two, plus a part (`EXPOSED`)
+        // of the shorter.
         let copies = moved / pinned_bytes_per_s;
         cost.wire_bytes = reported(Time::Sharded);
         let wire = gpu.bandwidth.nvlink_bytes_per_s.unwrap_or(gpu.bandwidth.pcie_bytes_per_s);

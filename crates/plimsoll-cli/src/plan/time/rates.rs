@@ -18,8 +18,8 @@ const KERNEL_US: f64 = 20.0;
 const BANDWIDTH: f64 = 0.86;
 /// For the H200 to which the rates were fitted: the product of multiprocessors and clock (in kHz), and the bandwidth.
 const FITTED: (f64, f64) = (132.0 * 1_980_000.0, 4.8e12);
-/// The share of memory traffic under bf16 autocast: half for products and activations, all for parameters and
-/// optimizers.
+/// Memory traffic under bf16 autocast, relative to fp32. Products and activations need half the traffic, parameters and
+/// optimizers all of it; 0.6 stands for the mix.
 const NARROW: f64 = 0.6;
 /// The number of channels at which a convolution reaches half of its rate.
 const CHANNELS: f64 = 200.0;
@@ -32,9 +32,9 @@ struct Kind {
     name: &'static str,
     /// Microseconds of an operator that does almost nothing, including the gaps between its kernels.
     fixed_us: f64,
-    /// The share of the datasheet's arithmetic rate.
+    /// The fraction of the datasheet's arithmetic rate that the operator reaches.
     arithmetic: f64,
-    /// The share of an H200's bandwidth.
+    /// The fraction of an H200's bandwidth that the operator reaches.
     traffic: f64,
 }
 
@@ -42,7 +42,7 @@ const fn kind(name: &'static str, fixed_us: f64, arithmetic: f64, traffic: f64) 
     Kind { name, fixed_us, arithmetic, traffic }
 }
 
-/// The kinds. The first row is for operators without a kind of their own.
+/// The kinds. The first row is for operators that have no row of their own.
 const KINDS: &[Kind] = &[
     kind("uneven", 1.9, 1.00, 0.50),
     kind("product", 7.1, 0.81, 0.30),
@@ -127,9 +127,9 @@ pub(super) struct Operators {
     /// The size on which the speed depends: a convolution's channels, a group norm's groups, or a recurrent layer's
     /// steps. Otherwise 0.
     width: f64,
-    /// The FLOPs of one of them.
+    /// The FLOPs of one operator.
     pub(super) flops: f64,
-    /// Bytes that one of them reads and writes.
+    /// Bytes that one operator reads and writes.
     bytes: f64,
     pub(super) number: f64,
 }
@@ -146,18 +146,18 @@ impl Operators {
         }
     }
 
-    /// The same operators on this share of the data.
+    /// The same operators on this fraction of the data.
     pub(super) fn share(&self, share: f64) -> Operators {
         Operators { flops: self.flops * share, bytes: self.bytes * share, ..self.clone() }
     }
 
-    /// Seconds that one of them takes if it is divided into this many parts.
+    /// Seconds that one operator takes if it is divided into this many parts.
     pub(super) fn seconds(&self, gpu: &Gpu, is_narrow: bool, parts: f64) -> Seconds {
         let rate = if is_narrow { Rate::Bf16 } else { self.rate };
         self.at(rate.of(gpu), gpu, is_narrow, parts)
     }
 
-    /// Seconds that one of them takes if products have this rate, in FLOP/s.
+    /// Seconds that one operator takes if its products run at `rate`, in FLOP/s.
     fn at(&self, rate: f64, gpu: &Gpu, is_narrow: bool, parts: f64) -> Seconds {
         let Kind { name, fixed_us, mut arithmetic, mut traffic } = *self.kind;
         if name.starts_with("convolution") && self.width > 0.0 {
@@ -176,17 +176,17 @@ impl Operators {
         }
     }
 
-    /// How often it runs its kernels: once per step for a recurrent layer.
+    /// How often an operator runs its kernels in sequence: once per step for a recurrent layer, otherwise once.
     fn times(&self) -> f64 {
         if self.kind.name.starts_with("recurrent") { self.width.max(1.0) } else { 1.0 }
     }
 
-    /// The number of kernels that one of them launches.
+    /// The number of kernels that one operator launches.
     pub(super) fn kernels(&self) -> f64 {
         self.times() * (1.0 + self.kind.fixed_us / KERNEL_US)
     }
 
-    /// The type in which it multiplies matrices; `None` for other operators.
+    /// The type in which an operator multiplies matrices; `None` for other operators.
     pub(super) fn product(&self) -> Option<Rate> {
         (self.kind.name.starts_with("product") && self.flops > 0.0).then_some(self.rate)
     }
@@ -200,7 +200,7 @@ impl Operators {
 /// The parts of an operator's time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seconds {
-    /// Starting kernels.
+    /// Seconds for starting kernels.
     pub(super) fixed: f64,
     pub(super) arithmetic: f64,
     pub(super) traffic: f64,

@@ -1,5 +1,5 @@
-//! The verdict for a program that failed, with a hint if the stand-in may be the cause; and the verdict if memory
-//! ran out and there is no recording.
+//! The verdict for a program that failed, with a hint if the simulated GPU (plimsoll-standin) may be the cause; and the
+//! verdict if memory ran out and there is no recording.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub(crate) fn failed(job: &Job) -> Verdict {
             file.display()
         ));
     }
-    // A job's launcher fails too if one of its ranks does.
+    // The launcher of a job also fails if a rank fails.
     let failed = reports.iter().filter(|report| report.error.is_some());
     let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
     let how = match (error, *ended) {
@@ -53,7 +53,7 @@ pub(crate) fn failed(job: &Job) -> Verdict {
 const EMPTY: [&str; 7] =
     ["empty", "numel() == 0", "non-zero size", "out of range", "0 elements", "zero-size", "at least one"];
 
-/// How the stand-in may have caused an exception.
+/// Explains how the simulated GPU (plimsoll-standin) may have caused an exception.
 fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
     let text = error.text.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
@@ -85,7 +85,7 @@ fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// The hint about a selection by GPU values, if there was one.
+/// The hint about an operator that selected elements by GPU values, if there was such an operator.
 fn selection(reports: &[Report]) -> Option<String> {
     let reads = reports.iter().flat_map(|report| &report.reads);
     let mut empty = reads.filter_map(|read| read.empty_selection().map(|line| (read, line)));
@@ -106,15 +106,15 @@ fn selection(reports: &[Report]) -> Option<String> {
     })
 }
 
-/// The names of unsupported calls.
+/// The names of the CUDA calls that the program made and the simulated GPU does not support.
 fn refused(reports: &[Report]) -> Vec<&str> {
     let notices: BTreeSet<&Notice> = reports.iter().flat_map(|report| &report.notices).collect();
     notices.into_iter().filter(|it| it.kind == Kind::Refused).map(|it| it.about.as_str()).collect()
 }
 
 impl Report {
-    /// The verdict for a failed request without a recording. It is taken from the exception if the exception
-    /// ended the process.
+    /// The verdict for a failed request if nothing was recorded. The request's line and size come from the exception
+    /// that ended the process, if an exception did.
     pub(crate) fn shortage_without_record(&self) -> Verdict {
         let unknown =
             || Verdict::Unknown("memory ran out, and there is no snapshot that shows where".to_owned());

@@ -17,13 +17,13 @@ pub(crate) enum Each {
     Batch,
 }
 
-/// Memory that grows, and the total at the end of the program.
+/// Memory that grows, and the reserved bytes that are expected at the end of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Growth {
     pub(crate) each: Each,
     /// The bytes that are added in each step or batch in which memory grows.
     pub(crate) bytes: u64,
-    /// Memory grows once in this many steps or batches.
+    /// The number of steps or batches in which memory grows once.
     pub(crate) every: u64,
     /// How many steps or batches ran.
     pub(crate) seen: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// The growth that reaches the highest level, which determines the verdict.
+    /// Of all growth that was found, the growth that reaches the highest level. The verdict depends on this growth.
     pub(crate) fn of(judged: &Judged, target: &Target) -> Option<Growth> {
         let capacity_bytes = target.capacity_bytes();
         let steps = judged.report.growth.iter().filter(|it| it.device == judged.peaks.device);
@@ -53,7 +53,7 @@ impl Growth {
         all.max_by_key(|it| (it.out_at.is_some(), it.end_bytes.unwrap_or(u64::MAX)))
     }
 
-    /// Whether the program reaches its end without running out of memory.
+    /// Whether the program is known to reach its end without running out of memory.
     pub(crate) fn ends_well(&self) -> bool {
         self.out_at.is_none() && self.end_bytes.is_some()
     }
@@ -68,7 +68,7 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     let GrowingSteps { bytes, every, times, steps, total, resets, quickens, .. } = *growing;
     let every = every.max(1);
     let peak_bytes = judged.peaks.reserved_bytes;
-    // The first step whose peak is above the capacity.
+    // The first step whose peak exceeds the capacity.
     let out_at =
         steps + (times_until(capacity_bytes.saturating_sub(peak_bytes), bytes, quickens) + 1) * every;
     let more_bytes = |total: u64| {
@@ -77,7 +77,7 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
         bytes.saturating_mul(times).saturating_add(quicker)
     };
     let end_bytes = total.map(|total| peak_bytes.saturating_add(more_bytes(total)));
-    // Growth is not reported if its total is small even at the end.
+    // Growth is not reported if it adds little memory even by the end of the program.
     if end_bytes.is_some_and(|end| end - peak_bytes < capacity_bytes / 50) {
         return None;
     }
@@ -96,8 +96,8 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     })
 }
 
-/// How often memory can grow within `room` bytes, if it grows by `bytes` the first time, and by `quickens` more
-/// each time after that.
+/// How often memory can grow before `room` bytes are used up, if the first increase is `bytes`, and each later increase
+/// is larger than the previous one by `quickens`.
 fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
     if quickens == 0 {
         return room / bytes.max(1);
@@ -107,7 +107,8 @@ fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
     (((bytes * bytes + 2.0 * quickens * room).sqrt() - bytes) / quickens) as u64
 }
 
-/// The line whose blocks are kept: blocks that it allocated in the later part of the recording are live at the end.
+/// The line whose blocks the program keeps: blocks that this line allocated in the later part of the recording are live
+/// at the end.
 fn kept_line(judged: &Judged, times: u64, every: u64) -> Option<String> {
     let analysis = judged.analysis.as_ref()?;
     let (explained, timeline) = (&analysis.explained, &analysis.device().timeline);
@@ -121,7 +122,7 @@ fn kept_line(judged: &Judged, times: u64, every: u64) -> Option<String> {
             (*blocks, *bytes) = (*blocks + 1, *bytes + life.bytes);
         }
     }
-    // A single block from the latest step does not prove that blocks are kept.
+    // One block that the latest step allocated does not prove that blocks are kept.
     let stays = lines.into_iter().filter(|(_, (blocks, _))| *blocks >= (times / 4).max(2));
     let (frame, _) = stays.max_by_key(|(_, (_, bytes))| *bytes)?;
     let frame = explained.snapshot.stacks.get_frame(frame);
@@ -147,7 +148,7 @@ fn of_batches(judged: &Judged, capacity_bytes: u64) -> Option<Growth> {
                 let before = cut_before(&judged.report.loops, cut, device).unwrap_or(first_bytes);
                 let kept = first_bytes.saturating_sub(before);
                 let kept = if kept * 2 > bytes * cut.given { scaled(kept) - kept } else { 0 };
-                // After the loop, its results may be copied into one tensor, which doubles them.
+                // After the loop, the program may copy the loop's results into one tensor, which doubles their memory.
                 let behind = peak_after(judged, cut.ended_us).unwrap_or(0).saturating_sub(last_bytes);
                 let behind = if behind * 2 > bytes * cut.given { scaled(behind) } else { behind };
                 let end = (last_bytes + rest + kept + behind).max(judged.peaks.reserved_bytes);

@@ -1,8 +1,8 @@
 //! The memory of the machine on which the program runs: [`Node`], the sum over all of its processes.
 //!
 //! Ranks reach their peaks at about the same time, so their peaks are added for each phase. Workers and helpers (launchers,
-//! compilers) count in all phases. Only those that run at the same time are added. Pages of a file exist only once, no
-//! matter how many processes map them.
+//! compilers) count in all phases. Of these, only processes that run at the same time are added. Pages of a file exist
+//! only once, no matter how many processes map them.
 
 use std::collections::BTreeMap;
 
@@ -22,22 +22,23 @@ const NCCL_COMMUNICATOR_BYTES: u64 = 1_179_652;
 pub(crate) struct Group {
     pub(crate) pid: u32,
     pub(crate) rank: Option<u32>,
-    /// Its memory in each phase that it reached.
+    /// The group's memory in each phase that it reached.
     pub(crate) phases: Vec<Part>,
 }
 
 /// The memory of a group in one phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// The peak of its main process.
+    /// The peak of the group's main process.
     pub(crate) peak: Peak,
     pub(crate) workers: Together,
-    /// NCCL's memory, which the process does not allocate on the stand-in.
+    /// The host memory that NCCL would use. It is added as a measured figure, because the simulated GPU
+    /// (plimsoll-standin) runs no NCCL.
     pub(crate) nccl_bytes: u64,
 }
 
 impl Part {
-    /// The bytes that the kernel cannot drop.
+    /// The bytes that Linux cannot drop.
     pub(crate) fn must_bytes(&self) -> u64 {
         self.peak.must_bytes() + self.workers.bytes + self.nccl_bytes
     }
@@ -53,10 +54,10 @@ impl Group {
     }
 }
 
-/// Processes that do not all run at the same time.
+/// The processes of a kind that run at the same time, when they use the most memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Together {
-    /// The largest number of processes that run at the same time, and their bytes.
+    /// The number of these processes, and their bytes.
     pub(crate) count: u64,
     pub(crate) bytes: u64,
 }
@@ -73,7 +74,7 @@ impl Together {
                 bytes: sum.bytes + bytes(it),
             })
         };
-        // The sum can only reach its maximum just after one of them has started.
+        // The sum can only reach its maximum just after a process has started.
         processes.iter().map(|it| at(it.began_ns)).max_by_key(|it| it.bytes).unwrap_or_default()
     }
 }
@@ -95,8 +96,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The sum over the processes of a run; `None` if nothing is known about them. The reports say which processes use
-    /// NCCL.
+    /// The sum over the processes of a run; `None` if nothing is known about these processes. The reports say which
+    /// processes use NCCL.
     pub(crate) fn of(processes: &[Process], reports: &[Report], machine: Machine) -> Option<Node> {
         let by_pid: BTreeMap<u32, &Process> = processes.iter().map(|it| (it.pid, it)).collect();
         // A forked process belongs to the group of its parent.
@@ -123,7 +124,7 @@ impl Node {
         let part = |main: &Process, peak: &Peak| {
             let is_fork = |it: &&Process| it.pid != main.pid && leader(it) == main.pid;
             let forks = processes.iter().filter(is_fork);
-            // A fork begins in its parent's phase, and has no others.
+            // A fork begins in its parent's phase, and is in no other phase.
             let forks = forks.filter(|it| it.peaks.iter().any(|its| its.phase == peak.phase));
             let nccl_bytes = report(main).filter(|_| peak.phase != Phase::Load).map_or(0, nccl_bytes);
             Part { peak: peak.clone(), workers: Together::of(forks), nccl_bytes }
@@ -150,18 +151,18 @@ impl Node {
         Some(node)
     }
 
-    /// The number of processes that a group represents.
+    /// The number of processes that a group represents: all ranks of the machine, if one rank was simulated.
     fn alike(&self, group: &Group) -> u64 {
         u64::from(self.machine.alike.filter(|_| group.rank.is_some()).unwrap_or(1))
     }
 
-    /// The bytes that the kernel cannot drop in a phase: those of all processes and of `/dev/shm`.
+    /// The bytes that Linux cannot drop in a phase: those of all processes and of `/dev/shm`.
     pub(crate) fn must_bytes_in(&self, phase: Phase) -> u64 {
         let groups: u64 = self.groups.iter().map(|group| self.alike(group) * group.must_bytes(phase)).sum();
         groups + self.helpers.bytes + self.shm[phase as usize]
     }
 
-    /// The bytes that the kernel cannot drop, at the peak.
+    /// The bytes that Linux cannot drop, at the peak.
     pub(crate) fn must_bytes(&self) -> u64 {
         self.must_bytes_in(self.phase)
     }
@@ -171,7 +172,7 @@ impl Node {
         self.shm.into_iter().max().unwrap_or(0)
     }
 
-    /// The bytes that the kernel cannot drop, plus all file pages.
+    /// The bytes that Linux cannot drop, plus all file pages.
     pub(crate) fn may_bytes(&self) -> u64 {
         self.must_bytes() + self.file_bytes
     }
@@ -198,7 +199,7 @@ impl Node {
         self.groups.iter().filter(|group| group.rank.is_some()).map(|group| self.alike(group)).sum()
     }
 
-    /// The peak of pinned memory in its processes, over all phases.
+    /// The peak of pinned memory in the program's processes, over all phases.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         let most = |group: &Group| group.phases.iter().map(|part| part.peak.pinned_bytes).max().unwrap_or(0);
         self.groups.iter().map(|group| self.alike(group) * most(group)).sum()
@@ -210,15 +211,15 @@ impl Node {
         self.groups.iter().map(|group| self.alike(group) * most(group)).sum()
     }
 
-    /// The owners, at the peak, of memory that the kernel cannot drop, summed over the processes and with the largest
-    /// first. Their sum is [`Node::must_bytes`].
+    /// The owners, at the peak, of memory that Linux cannot drop, summed over the processes, the largest first. Their
+    /// sum is [`Node::must_bytes`].
     pub(crate) fn owners(&self) -> Vec<(String, u64)> {
         let mut owners: BTreeMap<&str, u64> = BTreeMap::new();
         for group in &self.groups {
             let Some(part) = group.part(self.phase) else { continue };
             let alike = self.alike(group);
             let mut add = |name, bytes: u64| *owners.entry(name).or_insert(0) += alike * bytes;
-            // Their sum may be slightly larger than the resident memory.
+            // The sum of the pieces may be slightly larger than the resident memory.
             let mut left = part.peak.must_bytes();
             for (name, bytes) in &part.peak.owners {
                 let bytes = left.min(*bytes);

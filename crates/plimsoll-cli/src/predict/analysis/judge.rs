@@ -74,7 +74,7 @@ fn were_stopped(reports: &[Report]) -> bool {
     started.clone().any(|report| report.state == ProcessState::Stopped) && started.all(has_ended)
 }
 
-/// The verdict of a run without a failed request, with the growth of its memory if it was cut short.
+/// Adds the growth of memory, if the run was cut short, to the verdict of a run in which no request failed.
 pub(crate) fn with_growth(verdict: Verdict, growth: Option<&Growth>, reports: &[Report]) -> Verdict {
     match (verdict, growth) {
         (Verdict::Fits { caught, .. }, Some(growth)) if growth.ends_well() => {

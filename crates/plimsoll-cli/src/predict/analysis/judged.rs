@@ -1,4 +1,4 @@
-//! The process and device that decide the verdict: [`Judged`], with the [`Analysis`] of its snapshot.
+//! The process and device that decide the verdict: [`Judged`], with the [`Analysis`] of the process's snapshot.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::predict::gpu::Target;
 use crate::protocol::{Peaks, Report};
 use crate::recording::Recording;
 
-/// A process and one of its devices.
+/// The process that decides the verdict, and one of its devices.
 pub(crate) struct Judged {
     pub(crate) report: Report,
     pub(crate) peaks: Peaks,
@@ -21,15 +21,15 @@ pub(crate) struct Judged {
 
 /// The analysis of one device in a snapshot.
 pub(crate) struct Analysis {
-    /// The file, which is deleted with the run's folder.
+    /// The snapshot's file, which is deleted with the run's folder.
     pub(crate) snapshot: PathBuf,
     /// The explanation of this device only.
     pub(crate) explained: Explained,
 }
 
 impl Analysis {
-    /// Adds a replay of the requests under other allocator settings, next to other programs that use this much of the
-    /// device.
+    /// Adds a replay of the requests under other allocator settings. On the simulated device, other programs use
+    /// `others_bytes`.
     pub(crate) fn try_settings(&mut self, others_bytes: u64) {
         let Explained { snapshot, devices, .. } = &mut self.explained;
         let device = &mut devices[0];
@@ -61,7 +61,7 @@ impl Judged {
         let options = Options { device_total_bytes: Some(target.total_bytes), ..Options::default() };
         let mut explained = Explained::of(recording, options);
         let devices = &explained.devices;
-        // The device that ran out of memory need not be the one with the highest peak.
+        // The device that ran out of memory is not always the device with the highest peak.
         let failed = devices.iter().position(|device| device.failure.is_some());
         let place = failed.or_else(|| devices.iter().position(|it| it.timeline.device == peaks.device));
         let Some(place) = place else { return Ok(judged) };
@@ -81,8 +81,8 @@ impl Judged {
     }
 }
 
-/// The process and device that decide the verdict: the one that ran out of memory, otherwise the one that used the
-/// most, including memory outside the allocator.
+/// The process and device that decide the verdict: those that ran out of memory, or else those that used the most
+/// memory, including memory outside the allocator.
 fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
     let all = reports.iter().flat_map(|report| report.devices.iter().map(move |&peaks| (report, peaks)));
     // In a tie, the first process counts, which has the lowest rank.

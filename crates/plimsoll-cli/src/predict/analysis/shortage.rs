@@ -20,14 +20,14 @@ pub(crate) struct Shortage {
     pub(crate) owner: Option<String>,
     /// The reason for the failure.
     pub(crate) cause: Cause,
-    /// Whether the program continued after it.
+    /// Whether the program continued after the failure.
     pub(crate) caught: bool,
     /// Whether `torch.compile` made the request while compiling or timing kernels, which warm caches avoid.
     pub(crate) is_saved_by_caches: bool,
 }
 
 impl Report {
-    /// The request outside PyTorch's allocator that did not fit and ended this process, if there was one.
+    /// If a request outside PyTorch's allocator did not fit and ended this process: this request.
     pub(crate) fn outside_shortage(&self) -> Option<Shortage> {
         let (Refused { row, free_bytes }, error) = (self.refused.as_ref()?, self.error.as_ref()?);
         let line = error.file.as_ref().zip(error.line).map(|(file, line)| format!("{file}:{line}"));
@@ -45,7 +45,7 @@ impl Report {
 }
 
 impl Judged {
-    /// The request that failed, if the recording contains one.
+    /// The request that failed, if the recording contains a failed request.
     pub(crate) fn shortage(&self, ended: Ended) -> Option<Shortage> {
         let analysis = self.analysis.as_ref()?;
         let (explained, failure) = (&analysis.explained, analysis.device().failure?);

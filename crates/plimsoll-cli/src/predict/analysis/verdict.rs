@@ -5,15 +5,15 @@ use super::shortage::Shortage;
 use crate::exit::Exit;
 use crate::protocol::Refusal;
 
-/// Whether it fits.
+/// Whether a program fits, or why this is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It fits, with this much of the GPU's memory to spare. The program caught this many requests that
-    /// ran out of memory.
+    /// The program fits. `spare_bytes` of the GPU's memory are left, and `caught` is the number of out-of-memory errors
+    /// that the program caught.
     Fits { spare_bytes: u64, caught: u64 },
     /// A request failed.
     RunsOut(Shortage),
-    /// Memory grows. It runs out before the program ends, or the program's end is unknown.
+    /// Memory grows, and runs out before the program ends, or it is unknown when the program ends.
     Grows(Growth),
     /// A technique of `--with` cannot be applied to the program.
     Refused(Refusal),

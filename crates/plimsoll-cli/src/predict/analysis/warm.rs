@@ -1,10 +1,10 @@
 //! The peaks with warm compile caches.
 //!
 //! `torch.compile` caches compiled code and the kernels that it measured as fastest. In `predict` every run starts
-//! with empty caches (`../launch/surroundings.rs`), so it compiles. It also times kernels, with additional buffers:
-//! copies of their arguments, and one buffer as large as the GPU's cache. A program that finds its kernels in the
-//! caches does not make these requests. They are recognized by their stacks, and the recording is replayed without
-//! them.
+//! with empty caches (`../launch/surroundings.rs`), so each run compiles. `torch.compile` also times kernels, with
+//! additional buffers: copies of their arguments, and one buffer as large as the GPU's cache. A program that finds its
+//! kernels in the caches does not make these requests. These requests are recognized by their stacks, and the recording
+//! is replayed without them.
 
 use plimsoll_trace::snapshot::{Event, Snapshot};
 
@@ -12,7 +12,7 @@ use super::judged::Analysis;
 use super::without::Without;
 use crate::protocol::CompileCaches;
 
-/// A replay without the requests that these caches avoid; `None` if there are no such requests.
+/// Replays the recording without the requests that these caches avoid; `None` if there are no such requests.
 pub(crate) fn replay(analysis: &Analysis, caches: CompileCaches) -> Option<Without> {
     let saved = saved(&analysis.explained.snapshot, caches);
     Without::of(analysis, |event| is_saved(&saved, event))
@@ -23,7 +23,7 @@ fn is_saved(saved: &[bool], event: &Event) -> bool {
     event.stack.is_some_and(|stack| saved[stack.index()])
 }
 
-/// For each stack, by ID: whether these caches avoid its requests.
+/// For each stack, by ID: whether these caches avoid the requests with this stack.
 pub(crate) fn saved(snapshot: &Snapshot, caches: CompileCaches) -> Vec<bool> {
     let saves = |file: &str, name: &str| {
         let is_compiling = |functions: &[&str]| {
@@ -40,7 +40,7 @@ pub(crate) fn saved(snapshot: &Snapshot, caches: CompileCaches) -> Vec<bool> {
     saved
 }
 
-/// Whether Inductor times kernels in this function.
+/// Whether this is a function in which Inductor times kernels.
 fn is_timing(file: &str, name: &str) -> bool {
     const FILES: [&str; 4] = [
         "/torch/_inductor/autotune_process.py",
@@ -48,7 +48,7 @@ fn is_timing(file: &str, name: &str) -> bool {
         "/torch/_inductor/runtime/benchmarking.py",
         "/torch/_inductor/select_algorithm.py",
     ];
-    // This file also launches the chosen kernels outside of timing.
+    // This file also launches the chosen kernels when it does not time them.
     const TUNERS: [&str; 4] =
         ["autotune_to_one_config", "bench", "benchmark_all_configs", "coordinate_descent_tuning"];
     FILES.iter().any(|end| file.ends_with(end))
@@ -58,7 +58,7 @@ fn is_timing(file: &str, name: &str) -> bool {
 /// Inductor's functions that do not run if the graph is in its cache.
 const GRAPHS: [&str; 2] = ["codegen_and_compile", "fx_codegen_and_compile"];
 
-/// Functions that also do not run if the graph is in AOTAutograd's cache.
+/// Functions that also do not run if AOTAutograd has the graph in its cache.
 const AUTOGRAD: [&str; 4] =
     ["_recursive_joint_graph_passes", "compile_fx_backward", "compile_fx_forward", "partition_fn"];
 

@@ -16,7 +16,7 @@ pub(crate) struct Savings {
     pub(crate) before_bytes: u64,
     /// One row for each line, the largest first.
     pub(crate) rows: Vec<Saving>,
-    /// The peaks with the lines of all rows; `None` if there was no such run.
+    /// The peaks of a run with the lines of all rows; `None` if there was no such run.
     pub(crate) together: Option<Freed>,
 }
 
@@ -40,10 +40,10 @@ pub(crate) struct Freed {
 /// If the first run took longer than this, no lines are tried.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
-/// The maximum number of rows to try.
+/// The maximum number of lines to try.
 const MOST: usize = 4;
 
-/// A line is left out if it lowers the peak by less than this fraction: 1 over this number.
+/// A line is left out if it lowers the peak by less than 1/`LEAST_PART` of the peak.
 const LEAST_PART: u64 = 100;
 
 /// A saving of fewer bytes than this is not worth a run.
@@ -60,7 +60,7 @@ pub(crate) fn worthwhile(rows: &[Waste], peak_bytes: u64) -> Vec<Waste> {
     rows.take(MOST).cloned().collect()
 }
 
-/// The files of these rows, with the new lines inserted.
+/// The source files that these rows change, with the new lines inserted.
 ///
 /// # Errors
 /// If the file cannot be read, or has fewer lines than the rows say.
@@ -81,8 +81,8 @@ pub(crate) fn replaced(rows: &[&Waste]) -> io::Result<Vec<Replaced>> {
 fn edited(source: &str, rows: &[&Waste]) -> Option<String> {
     let mut lines: Vec<String> = source.split_inclusive('\n').map(str::to_owned).collect();
     let mut new = places(rows);
-    // Starts with the last line, so that the numbers of the others stay valid. A line that replaces others is
-    // applied after a line that is inserted at the same place.
+    // Starts with the last line, so that the numbers of the earlier lines stay valid. If one new line is inserted and
+    // another replaces lines at the same place, the insertion comes first.
     new.sort_by_key(|place| (std::cmp::Reverse(place.after), place.replaces));
     for place in new {
         let after = usize::try_from(place.after).ok().filter(|after| (1..=lines.len()).contains(after))?;
@@ -95,19 +95,19 @@ fn edited(source: &str, rows: &[&Waste]) -> Option<String> {
     Some(lines.concat())
 }
 
-/// A new line, and its place.
+/// A new line of code, and its place in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewLine {
     pub(crate) file: PathBuf,
     pub(crate) after: u64,
-    /// The number of lines, up to `after`, that it replaces.
+    /// The number of lines, up to `after`, that the new line replaces.
     pub(crate) replaces: u64,
     pub(crate) indent: String,
     pub(crate) text: String,
 }
 
 impl NewLine {
-    /// The word before its place in a sentence.
+    /// The words that stand between the new line and its place in a sentence.
     pub(crate) fn how(&self) -> &'static str {
         if self.replaces == 0 { "after" } else { "in place of" }
     }

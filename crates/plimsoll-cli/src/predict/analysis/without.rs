@@ -1,8 +1,8 @@
 //! The peaks without some of the requests: a replay of the recording without them. Two kinds of requests can be left
 //! out: the libraries' workspaces, and requests of `torch.compile` that a warm cache avoids (`warm.rs`).
 //!
-//! The stand-in records each workspace, with its address if it saw one (`plimsoll_standin::workspace`). A
-//! recorded request is a workspace if its size and address match.
+//! The simulated GPU (plimsoll-standin) records each workspace, with its address if a call showed the address
+//! (`plimsoll_standin::workspace`). A recorded request is a workspace if its size and address match.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(crate) struct Without {
     pub(crate) reserved_bytes: u64,
     /// The number of requests that were left out.
     pub(crate) left_out: usize,
-    /// The bytes of the largest of them.
+    /// The size of the largest request that was left out.
     pub(crate) largest_bytes: u64,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn is_workspace(workspaces: &BTreeSet<Workspace>, event: &Event) -> b
     (address.is_some() && at(address)) || at(None)
 }
 
-/// Removes these requests and all later events of their blocks; returns the bytes of each.
+/// Removes these requests and all later events of their blocks. Returns the bytes of each removed request.
 fn leave_out(snapshot: &mut Snapshot, device: i32, is_left_out: impl Fn(&Event) -> bool) -> Vec<u64> {
     let trace = usize::try_from(device).ok().and_then(|device| snapshot.traces.get_mut(device));
     let Some(trace) = trace else { return Vec::new() };

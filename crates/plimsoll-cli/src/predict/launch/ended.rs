@@ -3,14 +3,14 @@
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It exited normally, or was stopped after the requested steps.
+    /// The program exited normally, or was stopped after the requested steps.
     Well,
-    /// It exited with this status.
+    /// The program exited with this status.
     Status(i32),
-    /// This signal ended it.
+    /// This signal ended the program.
     Signal(i32),
-    /// The user ended it, with Ctrl-C or SIGTERM.
+    /// The user ended the program, with Ctrl-C or SIGTERM.
     Interrupted,
-    /// By --timeout.
+    /// The program was stopped because of --timeout.
     Expired,
 }

@@ -14,7 +14,8 @@ const NAME: &str = "libplimsoll_host.so";
 /// The folder for the processes' files.
 const FOLDER: &str = "PLIMSOLL_HOST_FOLDER";
 
-/// The library in the cache folder, or in `instead` if there is no cache. `None` if this build contains none.
+/// The library in the cache folder, or in `instead` if there is no cache. `None` if this build does not contain the
+/// library.
 ///
 /// # Errors
 /// If neither folder can be written to.

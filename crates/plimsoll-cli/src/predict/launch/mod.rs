@@ -1,5 +1,5 @@
-//! Starts the user's program on the stand-in and waits for its end. Returns how it ended ([`ended::Ended`]) and what
-//! it wrote ([`view::Ending`](super::view)).
+//! Starts the user's program on the simulated GPU (plimsoll-standin) and waits for its end. Returns how the program
+//! ended ([`ended::Ended`]) and what it wrote ([`view::Ending`](super::view)).
 //!
 //! A file uses only files above it:
 //!

@@ -11,9 +11,9 @@ use crate::scratch::{Scratch, unreadable};
 
 /// The resources that all runs share.
 pub(crate) struct Session {
-    /// The shared library.
+    /// The shared library of the simulated GPU (plimsoll-standin).
     standin: PathBuf,
-    /// The library that counts memory on the host; `None` if this build contains none.
+    /// The library that counts memory on the host; `None` if this build does not contain it.
     host: Option<PathBuf>,
     /// The folder that contains the runs' folders.
     folder: Scratch,
@@ -40,17 +40,17 @@ impl Session {
         &self.standin
     }
 
-    /// The library that counts memory on the host, if there is one.
+    /// The library that counts memory on the host; `None` if this build does not contain it.
     pub(crate) fn host(&self) -> Option<&Path> {
         self.host.as_deref()
     }
 
-    /// Ends the run of another thread, like Ctrl-C.
+    /// Ends a run that another thread has started, like Ctrl-C.
     pub(crate) fn interrupt(&self) {
         self.signals.raise();
     }
 
-    /// The folder, deleted on drop.
+    /// The folder that contains the runs' folders; deleted on drop.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }

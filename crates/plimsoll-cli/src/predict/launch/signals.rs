@@ -1,8 +1,8 @@
 //! The signals with which a user ends a program: [`Signals`].
 //!
 //! While the user's program runs, [`Session::supervised`](super::session::Session::supervised) handles them. At any
-//! other time they end this program, as they do by default, but its folder is removed first. Signals that were
-//! ignored at the start (SIGHUP under `nohup`, SIGINT of a background job) stay ignored.
+//! other time, these signals end this program, as they do by default, but the session's folder is removed first.
+//! Signals that this program ignored at its start (SIGHUP under `nohup`, SIGINT of a background job) stay ignored.
 
 use std::fs;
 use std::io;
@@ -15,8 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator;
 use signal_hook::low_level::emulate_default_handler;
 
-/// Catches signals until this program ends. Each signal has one effect: either [`Signals::heard`] returns it, or it
-/// ends this program.
+/// Catches signals until this program ends. Each signal either ends this program, or [`Signals::heard`] returns true.
 pub(super) struct Signals {
     heard: Arc<AtomicBool>,
     is_running: Arc<AtomicBool>,
@@ -50,8 +49,8 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Runs work that a signal must not interrupt immediately. Also returns whether an unhandled signal arrived in
-    /// the meantime.
+    /// Runs work that a signal must not interrupt immediately. Also returns whether a signal arrived meanwhile and was
+    /// not handled.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
         self.is_running.store(true, Ordering::SeqCst);
         let done = work();

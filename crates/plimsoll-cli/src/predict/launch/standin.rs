@@ -1,4 +1,4 @@
-//! Finds the stand-in library and checks its version.
+//! Finds the library plimsoll-standin (the simulated GPU), and checks its version.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::embedded;
 use crate::exit::{Exit, Failure};
 
 /// Looks for the library next to the program, in `../lib`, at `PLIMSOLL_STANDIN`, in cargo's target folder, and inside
-/// the program, which writes it to its cache, or to `folder`.
+/// the program. A library from inside the program is written to the cache folder, or else to `folder`.
 ///
 /// # Errors
 /// If the library is not found, or has a different version.

@@ -1,8 +1,8 @@
 //! Runs a command under the supervisor (`view/supervise.rs`), and waits for it to end: [`Session::supervised`].
 //!
-//! The program's stdout is our stderr, so that our stdout contains only the answer. It runs in its own process group,
-//! so that it does not receive Ctrl-C: many trainers would then save their model, which contains only zeros here.
-//! Reading from the terminal would stop such a group, so its stdin is not the terminal.
+//! The program's stdout is our stderr, so that our stdout contains only the answer. The program runs in its own process
+//! group, so that it does not receive Ctrl-C: many trainers would then save their model, which contains only zeros
+//! here. Linux stops such a group if it reads from the terminal, so the program's stdin is not the terminal.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -33,14 +33,14 @@ const GRACE: Duration = Duration::from_secs(20);
 
 /// Why a program did not run.
 pub(crate) enum Unrun {
-    /// No view can be set up.
+    /// No view of the file system can be set up.
     Refused(Failure),
     /// The program cannot be started. Contains a description of what failed.
     Unstarted(String),
 }
 
 impl Session {
-    /// Runs a command in the first view that works on this machine.
+    /// Runs a command in the first kind of view that works on this machine.
     pub(crate) fn supervised(
         &self,
         args: &PredictArgs,
@@ -92,7 +92,7 @@ impl Session {
     }
 }
 
-/// The file that an overlay could not copy for the program, if there was one.
+/// The file that an overlay could not copy for the program, if there was such a file.
 pub(in crate::predict) fn uncopied(run_folder: &Path) -> Option<PathBuf> {
     let text = std::fs::read(run_folder.join(UNCOPIED)).ok()?;
     let line = text.split(|byte| *byte == b'\n').next()?;
@@ -139,7 +139,7 @@ fn supervisor(command: &Command, spec: &Spec, is_quiet: bool) -> io::Result<Comm
     Ok(supervisor)
 }
 
-/// Starts the supervisor and waits. The supervisor exits after all the processes that it started. Errors say what
+/// Starts the supervisor and waits. The supervisor exits after all the processes that it started. An error says what
 /// failed.
 fn run(
     command: &mut Command,
@@ -157,7 +157,7 @@ fn run(
         waited.map_err(cannot("waited for"))
     });
     let (status, stopped) = waited?;
-    // If the supervisor was killed, it has not written an ending file.
+    // A supervisor that was killed has not written the file about the program's end.
     let own = || Ending { code: status.code(), signal: status.signal(), ..Ending::default() };
     let text = std::fs::read(run_folder.join(ENDING));
     let ending: Ending = text.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_else(own);
@@ -170,10 +170,10 @@ fn run(
     Ok((ended, ending))
 }
 
-/// Waits for the program to end. Returns why the program was stopped, if it was. On --timeout or an interrupt, its
-/// processes are asked to exit, and do so after they have written their reports. Processes that do not exit are killed
-/// after a grace period, at the second interrupt, or immediately if none of them uses PyTorch. If the program's GPU
-/// processes have ended and it is only waiting, it counts as ended.
+/// Waits for the program to end. Returns why the program was stopped, if it was. On --timeout or an interrupt, the
+/// program's processes are asked to exit, and they exit after they have written their reports. Processes that do not
+/// exit are killed after a grace period, at the second interrupt, or immediately if none of them uses PyTorch. If the
+/// program's GPU processes have ended and it is only waiting, it counts as ended.
 fn wait(
     child: &mut Child,
     timeout: Option<Duration>,
@@ -187,7 +187,7 @@ fn wait(
         if let Some(status) = child.try_wait()? {
             return Ok((status, stopped.map(|(why, _)| why)));
         }
-        // Checked afterwards, so that a signal still counts if it also ended the program.
+        // This is checked afterwards, so that a signal that ended the program still counts.
         let is_wished = signals.heard();
         let is_up = timeout.is_some_and(|timeout| began.elapsed() >= timeout);
         match stopped {
@@ -226,7 +226,7 @@ fn end(child: &mut Child) -> io::Result<ExitStatus> {
         }
         sleep(Duration::from_millis(10));
     }
-    // It may have exited in the meantime.
+    // The supervisor may have exited in the meantime.
     let _ = child.kill();
     child.wait()
 }

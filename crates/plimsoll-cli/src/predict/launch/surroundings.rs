@@ -1,9 +1,9 @@
 //! The environment of the user's program: private compiler caches, and an `nvidia-smi` for the simulated GPUs.
 //!
-//! Triton, Inductor and others time kernels and cache which is fastest. On the stand-in kernels take no time, so such
-//! results are meaningless, and a real GPU would use them if they were in the user's caches. So every run gets its
-//! own empty caches, in a folder that is deleted with the run: every run is cold, and equal runs use the same memory.
-//! `warm.rs` computes the peaks with warm caches.
+//! Triton, Inductor and other tuners time kernels and cache which kernel is fastest. On the simulated GPU
+//! (plimsoll-standin), kernels take no time, so such results are meaningless, but programs on a real GPU would use them
+//! if they were in the user's caches. So every run gets its own empty caches, in a folder that is deleted with the run:
+//! every run is cold, and equal runs use the same memory. `warm.rs` computes the peaks with warm caches.
 
 use std::ffi::OsString;
 use std::fs;

@@ -11,7 +11,7 @@ const EVENT_BYTES: u64 = 620;
 /// The phases of a program, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Before its first step. A program without steps stays in this phase.
+    /// Before the first step. A program without steps stays in this phase.
     Load,
     Step,
     /// After training: evaluation, saving.
@@ -21,7 +21,7 @@ pub(crate) enum Phase {
 impl Phase {
     pub(crate) const ALL: [Phase; 3] = [Phase::Load, Phase::Step, Phase::After];
 
-    /// Its name in the library's file and in the JSON report.
+    /// The name of the phase in the library's file and in the JSON report.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Phase::Load => "load",
@@ -31,7 +31,7 @@ impl Phase {
     }
 }
 
-/// The memory of a process in one phase, at the moment when the memory that the kernel cannot drop peaked.
+/// The memory of a process in one phase, at the moment when the memory that Linux cannot drop peaked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peak {
     pub(crate) phase: Phase,
@@ -40,7 +40,7 @@ pub(crate) struct Peak {
     pub(crate) pinned_bytes: u64,
     /// Shared memory without a file.
     pub(crate) shared_bytes: u64,
-    /// Pages of files, which the kernel can drop.
+    /// Pages of files, which Linux can drop.
     pub(crate) file_bytes: u64,
     /// The peak of the job's bytes in `/dev/shm` in the phase.
     pub(crate) shm_bytes: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Peak {
 }
 
 impl Peak {
-    /// The bytes that the kernel cannot drop.
+    /// The bytes that Linux cannot drop.
     pub(crate) fn must_bytes(&self) -> u64 {
         self.anonymous_bytes + self.pinned_bytes + self.shared_bytes
     }
@@ -62,15 +62,15 @@ impl Peak {
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) parent: u32,
-    /// Its rank, or the rank of the process that started it.
+    /// The process's rank, or else the rank of the process that started it.
     pub(crate) rank: Option<u32>,
-    /// Whether it is a forked process, such as a data loader worker. Only pages that it does not share with its parent
-    /// are counted.
+    /// Whether the process is a fork, such as a data loader worker. Only pages that a fork does not share with its
+    /// parent are counted.
     pub(crate) is_forked: bool,
-    /// When it began and when it last wrote its file, on a clock that all processes share.
+    /// When the process began and when it last wrote its file, on a clock that all processes share.
     pub(crate) began_ns: u64,
     pub(crate) ended_ns: u64,
-    /// Its peaks, by phase.
+    /// The process's peaks, by phase.
     pub(crate) peaks: Vec<Peak>,
 }
 

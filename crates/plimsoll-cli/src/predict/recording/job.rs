@@ -13,14 +13,15 @@ pub(crate) struct Job {
     pub(crate) ended: Ended,
     /// By rank, then by process ID.
     pub(crate) reports: Vec<Report>,
-    /// Their memory on the host, by process ID.
+    /// The memory of the processes on the host, by process ID.
     pub(crate) host: Vec<Process>,
     /// A file that the program could not change because of its isolation ([`UNCOPIED`](crate::predict::view)).
     pub(crate) uncopied: Option<PathBuf>,
 }
 
 impl Job {
-    /// Reads the processes' reports from their folder. Totals of shared GPUs come from the stand-in's shared folder.
+    /// Reads the processes' reports from their folder. The totals of GPUs that processes share come from the folder
+    /// `shared` of plimsoll-standin.
     ///
     /// # Errors
     /// I/O errors, or if the report is malformed.

@@ -17,12 +17,12 @@ impl Fate {
 }
 
 impl Read {
-    /// Whether memory requests may depend on the value.
+    /// Whether memory requests may depend on the value that was read.
     pub(crate) fn decides(&self) -> bool {
         self.fate != Fate::Shown
     }
 
-    /// The line, such as `train.py:5`, if the value decides something and is zero here.
+    /// The line of the read, such as `train.py:5`, if the value decides something and is zero here.
     pub(crate) fn deciding(&self) -> Option<String> {
         self.place_if(self.decides() && self.assumed.is_none() && !self.even)
     }
@@ -32,7 +32,8 @@ impl Read {
         self.fate == Fate::Size && self.assumed.is_none() && !self.even && !self.generates
     }
 
-    /// The line, such as `train.py:5`, if a PyTorch operator selects by values there and the result is empty.
+    /// The line of the read, such as `train.py:5`, if a PyTorch operator there selects elements by their values and the
+    /// result is empty.
     pub(crate) fn empty_selection(&self) -> Option<String> {
         let is_zero = self.assumed.is_none() && self.taken.is_none();
         self.place_if(self.operator.is_some() && self.fate == Fate::Size && is_zero)
@@ -59,8 +60,8 @@ impl Read {
         Some(place(file, line))
     }
 
-    /// Whether `--assume` can compute half of the operator's maximum (`extreme` in `reads.py`). It can if the operator
-    /// selects elements with a mask. For `unique`, the number of results does not depend on the number of values alone.
+    /// Whether `--assume` can compute half of the operator's maximum (`extreme` in `reads.py`). Half is known if the
+    /// operator selects elements with a mask. For `unique`, half of the results may come from any number of values.
     pub(crate) fn knows_half(&self) -> bool {
         self.operator.as_deref().is_some_and(|it| ["nonzero", "nms"].contains(&it))
     }

@@ -1,4 +1,5 @@
-//! A process's [`Report`]: the JSON that `watch.py` writes (`protocol.py` has its fields), and the stand-in's notices and workspaces.
+//! A process's [`Report`]: the JSON that `watch.py` writes (`protocol.py` has its fields), and the notices and
+//! workspaces that plimsoll-standin (the simulated GPU) records.
 
 use std::fs;
 use std::io;
@@ -15,8 +16,8 @@ use crate::protocol::{Peaks, Report, VERSION};
 const LATER: f64 = 0.005;
 
 impl Report {
-    /// The reports of all processes, by rank, then by process ID. Totals of shared GPUs come from the stand-in's shared
-    /// folder.
+    /// The reports of all processes, by rank, then by process ID. The totals of GPUs that processes share come from the
+    /// folder `shared` of plimsoll-standin.
     ///
     /// # Errors
     /// I/O errors, or if the report is malformed or of another version.
@@ -46,13 +47,13 @@ impl Report {
         Ok(reports)
     }
 
-    /// Whether one of its peaks came after the steps and is clearly higher than the peak during the steps.
+    /// Whether a peak of the process came after the steps and is clearly higher than the peak during the steps.
     pub(crate) fn peaks_later(&self) -> bool {
         let is_later = |it: &Peaks| it.allocated_step.max(it.reserved_step) > self.steps;
         self.devices.iter().any(|it| is_later(it) && it.grows_by > LATER)
     }
 
-    /// Its name in the report.
+    /// The process's name in the report.
     pub(crate) fn name(&self) -> String {
         self.rank.map_or_else(|| format!("process {}", self.pid), |rank| format!("rank {rank}"))
     }

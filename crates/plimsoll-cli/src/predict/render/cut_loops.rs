@@ -1,4 +1,4 @@
-//! Sentences about DataLoader loops that run after the training steps and did not get all of their own batches.
+//! Sentences about DataLoader loops that ran after the training steps and did not get all of their own batches.
 
 use crate::predict::recording::read::place;
 use crate::protocol::Report;

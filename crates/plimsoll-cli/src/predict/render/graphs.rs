@@ -6,7 +6,7 @@ use crate::predict::answer::Outcome;
 use crate::predict::recording::read::place;
 use crate::protocol::UnusedGraph;
 
-/// Graphs are left out if they are smaller than this fraction of the peak: 1 over this number.
+/// Graphs are left out if they are smaller than 1/`LEAST_PART` of the peak.
 const LEAST_PART: u64 = 50;
 
 /// The maximum number of lines.
@@ -31,7 +31,7 @@ pub(in crate::predict) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> Str
     graphs.into_iter().take(MOST).map(sentence).collect()
 }
 
-/// The same as JSON.
+/// The same facts as JSON.
 pub(super) fn json(outcome: &Outcome) -> Vec<Value> {
     let graphs = outcome.measured().into_iter().flat_map(|judged| &judged.report.graphs);
     graphs

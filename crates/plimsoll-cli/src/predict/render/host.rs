@@ -29,7 +29,7 @@ pub(crate) fn shortage(node: &Node, size: impl Fn(u64) -> String) -> Option<Stri
     (!all.is_empty()).then(|| all.join(", and "))
 }
 
-/// The section with the table. The short text contains only one line of it.
+/// The section with the table. The short text contains only a line instead of the table.
 pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Section {
     let Some(node) = node else {
         return Section::data("host", Value::Null);
@@ -94,7 +94,8 @@ pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Sect
         .briefly(Some(Brief::Line(brief(node, &size))))
 }
 
-/// `Host: 12.30 GiB while loading, 13.10 GiB with pages of files; most of it is torch.load at train.py:7, 8.00 GiB`.
+/// The line for the short text: `Host: 12.30 GiB while loading, 13.10 GiB with pages of files; most of it is torch.load
+/// at train.py:7, 8.00 GiB`.
 fn brief(node: &Node, size: impl Fn(u64) -> String) -> String {
     let (must, may) = (size(node.must_bytes()), size(node.may_bytes()));
     let owners = node.owners();
@@ -176,7 +177,7 @@ fn when(phase: Phase) -> &'static str {
     }
 }
 
-/// How we know an owner's bytes.
+/// Says how an owner's bytes are known: `assumed` or `measured`.
 fn basis(name: &str) -> &'static str {
     // NCCL does not run here, so its figures come from another machine.
     if name == "NCCL" { "assumed" } else { "measured" }

@@ -33,7 +33,7 @@ pub(super) fn judged(outcome: &Outcome, target: &Target, explanation: Option<&Va
     })
 }
 
-/// The program's need.
+/// How much memory the program needs.
 pub(super) fn need(outcome: &Outcome) -> Option<Value> {
     outcome.need.as_ref().map(|need| {
         json!({
@@ -59,7 +59,7 @@ pub(super) fn falls(falls: &[Fall]) -> Value {
     falls.iter().map(|it| json!({ "text": it.text, "bytes": it.bytes, "step": it.step })).collect()
 }
 
-/// The peaks of another run.
+/// The peaks of a run under different conditions.
 pub(super) fn peaks(outcome: &Outcome) -> Value {
     json!({
         "peak_allocated_bytes": outcome.judged.as_ref().map(|judged| judged.peaks.allocated_bytes),
@@ -67,7 +67,7 @@ pub(super) fn peaks(outcome: &Outcome) -> Value {
     })
 }
 
-/// The run with zero for the assumed values.
+/// The result of the run with zero in place of the assumed values.
 pub(super) fn with_zero(zero: &Outcome, summary: &str) -> Value {
     let mut value = peaks(zero);
     value["verdict"] = verdict(&zero.verdict);

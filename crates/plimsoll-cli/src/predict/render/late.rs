@@ -8,7 +8,7 @@ use crate::predict::answer::Outcome;
 use crate::predict::recording::read::place;
 use crate::protocol::{Batches, Climb, Late};
 
-/// The maximum number of lines.
+/// The maximum number of lines to print.
 const MOST: usize = 3;
 
 /// The lines, in the order in which they would run. Empty for a program that failed, runs out of memory or was not cut short.

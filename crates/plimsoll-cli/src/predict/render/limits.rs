@@ -66,7 +66,7 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     limits
 }
 
-/// The stand-in's assumptions and unsupported calls.
+/// Sentences about what the simulated GPU (plimsoll-standin) assumed, and about calls that it does not support.
 fn assumed(outcome: &Outcome) -> Vec<String> {
     let notices = outcome.notices();
     let answered = notices.iter().any(|notice| notice.text == notice::ASKED);
@@ -75,7 +75,8 @@ fn assumed(outcome: &Outcome) -> Vec<String> {
             "{about} {text}; in 88 of 98 training and inference runs on an H200, the peak of reserved bytes matched \
              to the byte; GPUs of one model differ by up to 2 %, because different multiprocessors are disabled"
         ),
-        // The model covers the rest, some of it to the byte: recurrent networks, normalization, the CTC loss.
+        // The model computes the other workspaces, some of them to the byte: recurrent networks, normalization, the CTC
+        // loss.
         (notice::CUDNN, notice::MODELLED) if answered => {
             format!(
                 "{about}, where it cannot answer without a GPU (recurrent networks, normalization, CTC loss), {text}"
@@ -90,7 +91,8 @@ fn assumed(outcome: &Outcome) -> Vec<String> {
     notices.into_iter().map(sentence).collect()
 }
 
-/// Blocks that were freed while another stream used them. On the stand-in, a stream has always finished.
+/// The sentence about blocks that were freed while another stream used them. On the simulated GPU, a stream has always
+/// finished.
 fn waits(analysis: &Analysis, size: impl Fn(u64) -> String) -> Option<String> {
     let waiting = analysis.device().timeline.lives.iter().filter(|life| {
         let at_once = |freed| life.completed.is_some_and(|completed| completed.index() == freed + 1);
@@ -105,7 +107,7 @@ fn waits(analysis: &Analysis, size: impl Fn(u64) -> String) -> Option<String> {
     })
 }
 
-/// GPUs that several processes share.
+/// Sentences about GPUs that several processes share.
 fn shared(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     let mut shared: BTreeMap<u32, (u64, u64, u64)> = BTreeMap::new();
     for (_, peaks) in outcome.rows() {
@@ -115,8 +117,8 @@ fn shared(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     }
     let sentence = |(gpu, (processes, bytes, together_bytes))| {
         format!(
-            "the timing of {processes} processes that share GPU {gpu}: here they used at most {} together, with contexts; \
-             their separate peaks add up to {} reserved, without contexts",
+            "whether the peaks of the {processes} processes on GPU {gpu} coincide: here, they used at most {} at the \
+             same time (with contexts); if all peaks coincide, PyTorch reserves {} (without contexts)",
             size(together_bytes),
             size(bytes)
         )

@@ -40,7 +40,7 @@ pub(super) fn account(
     let needed_bytes = outcome.need.as_ref().map(|need| need.bytes);
     let is_allocated =
         needed_bytes.is_some_and(|it| it < reserved_bytes && it == judged.peaks.allocated_bytes);
-    // Communicators may already have been destroyed when PyTorch's memory peaks.
+    // Communicators that the process's peak includes may already be destroyed when PyTorch's memory peaks.
     let is_apart = end_bytes.is_none() && judged.peaks.peaks_apart();
     let counted_bytes = match (is_allocated, is_apart) {
         (true, _) => judged.peaks.allocated_bytes,
@@ -113,7 +113,7 @@ fn gpus_memory(target: &Target) -> String {
     if target.shares_memory() { "the memory that the GPU and the host share" } else { "the GPU" }.to_owned()
 }
 
-/// The peaks of PyTorch's counters, and the process's other memory.
+/// The peaks of PyTorch's counters, and the memory that the process uses outside them.
 pub(super) fn peaks(judged: &Judged, exact: bool, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let Judged { report, peaks, .. } = judged;
     let Peaks { allocated_bytes, allocated_step, reserved_bytes, reserved_step, .. } = *peaks;

@@ -12,7 +12,7 @@ use crate::predict::answer::Outcome;
 use crate::predict::args::PredictArgs;
 use crate::predict::gpu::Target;
 
-/// The next command, if the verdict calls for one.
+/// The command that is suggested next, if the verdict calls for a command.
 pub(super) fn command(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Option<String> {
     let words: Vec<String> = args.command.iter().map(|word| quoted(word.as_ref())).collect();
     let devices = if args.devices > 1 { format!(" --devices {}", args.devices) } else { String::new() };

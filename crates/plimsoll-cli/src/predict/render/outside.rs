@@ -9,13 +9,13 @@ use crate::predict::analysis::judged::Judged;
 use crate::predict::gpu::Target;
 use crate::protocol::Outside;
 
-/// The start of a communicator's name, which `nccl/memory.rs` of the stand-in writes.
+/// The start of a communicator's name, which `nccl/memory.rs` of plimsoll-standin writes.
 const COMMUNICATOR: &str = "NCCL communicator ";
 
-/// Advice is given only if it saves at least this fraction of the GPU's memory: 1 over this number.
+/// Advice is given only if it saves at least 1/`WORTH` of the GPU's memory.
 const WORTH: u64 = 100;
 
-/// An owner, and all of its memory.
+/// The rows of one owner.
 struct Owner<'judged> {
     name: &'judged str,
     parts: Vec<&'judged Outside>,
@@ -38,13 +38,13 @@ impl Owner<'_> {
         self.parts.iter().map(|row| row.bytes).sum()
     }
 
-    /// What its least certain part is based on.
+    /// How the owner's least certain part is known, such as `measured` or `assumed`.
     fn basis(&self) -> &str {
         let place = |basis: &str| Basis::ALL.iter().position(|it| it.name() == basis);
         self.parts.iter().map(|row| row.basis.as_str()).max_by_key(|basis| place(basis)).unwrap_or("assumed")
     }
 
-    /// The number of ranks, if it is a communicator.
+    /// The number of ranks, if the owner is a communicator.
     fn ranks(&self) -> Option<u64> {
         let (_, ranks) = self.name.strip_prefix(COMMUNICATOR)?.split_once(", ")?;
         ranks.split(' ').next()?.parse().ok()
@@ -55,7 +55,7 @@ impl Owner<'_> {
     }
 }
 
-/// A row for each owner: `NCCL communicator 1, 2 ranks: base 196.00 MiB, ring 288.00 MiB (measured)`.
+/// A row for each owner, such as `NCCL communicator 1, 2 ranks: base 196.00 MiB, ring 288.00 MiB (measured)`.
 pub(super) fn rows(judged: &Judged, size: impl Fn(u64) -> String) -> Vec<Row> {
     let row = |owner: &Owner<'_>| {
         let parts = owner.parts.iter().filter(|row| !row.part.is_empty());
@@ -72,8 +72,8 @@ pub(super) fn requested_bytes(judged: &Judged) -> u64 {
     judged.peaks.requested_bytes.saturating_sub(judged.peaks.reserved_bytes)
 }
 
-/// The rows of CUDA's total and of the total in `nvidia-smi`, which includes the driver's reserve. `nvidia-smi` has none for a GPU
-/// that shares the host's memory.
+/// The rows of CUDA's total and of the total in `nvidia-smi`, which includes the driver's reserve. For a GPU that
+/// shares the host's memory, `nvidia-smi` shows no total.
 pub(super) fn totals(target: &Target, size: impl Fn(u64) -> String, used_bytes: u64) -> Vec<Row> {
     let row = |name, bytes, what| Row::named(name, [Cell::Bytes(bytes), Cell::Text(what)]);
     if target.shares_memory() {
@@ -106,7 +106,8 @@ pub(super) fn sections(judged: Option<&Judged>, target: &Target) -> [Section; 2]
     [Section::data("outside", Value::Array(rows)), Section::data("totals", totals)]
 }
 
-/// Advice that would save at least 1 % of the GPU's memory, outside the allocator, with the bytes that it saves.
+/// Advice on saving memory outside the allocator, if it saves at least 1 % of the GPU's memory, with the bytes that it
+/// saves.
 pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let owners = judged.map_or_else(Vec::new, owners);
     let communicators: Vec<(&Owner<'_>, u64)> =

@@ -59,7 +59,7 @@ fn place_json(place: &Place) -> Value {
     json!({ "file": place.file, "line": place.line, "source": place.text })
 }
 
-/// Operators that only copy a value.
+/// Whether an operator only copies a value.
 fn is_plain(operator: &str) -> bool {
     operator.starts_with("to_")
         || ["item", "_local_scalar_dense", "copy_", "_to_copy", "is_nonzero", "cpu", "clone"]
@@ -72,7 +72,7 @@ fn short(file: &str) -> &str {
     package.or_else(|| file.rsplit('/').next()).unwrap_or(file)
 }
 
-/// The heading above reads that a size or a branch depends on.
+/// The heading above the reads on which a size or a branch depends.
 pub(crate) const HEADING: &str =
     "Depends on device values, which are zero here (set them with --assume FILE:LINE=VALUE)";
 
@@ -85,7 +85,7 @@ pub(crate) fn line([place, text, said]: &Row) -> String {
     format!("{place}  {text}\n      {said}")
 }
 
-/// The reads that decide something, one row per line.
+/// The reads of values that decide something, one row for each line.
 pub(crate) fn rows(reports: &[Report]) -> Vec<Row> {
     let mut rows: BTreeMap<(String, u64, String), Vec<String>> = BTreeMap::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.decides()) {
@@ -115,10 +115,10 @@ pub(crate) struct SizedLine {
     pub(crate) stake: Stake,
 }
 
-/// How much is known about the number of bytes that depend on the value at a line.
+/// Whether the largest value at a line is known, so that the bytes that depend on this value can be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stake {
-    /// The value is from `--assume`.
+    /// `--assume` gives the value.
     Given,
     /// The largest value is known.
     Open,

@@ -17,7 +17,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let size = |bytes: u64| shown.size(bytes);
     let verdict = sentences::verdict(outcome, target, size);
     let explanation = outcome.judged.as_ref().and_then(|judged| judged.analysis.as_ref());
-    // Only the JSON and the full text contain this; the page draws it from the recording.
+    // Only the JSON and the full text contain the explanation; the page draws it from the recording.
     let explanation = explanation.filter(|_| args.json || args.full);
     let explanation = explanation.map(|it| explain::report::report(&it.explained, it.device(), shown));
     let explained = explanation.as_ref().map(Report::json);
@@ -58,7 +58,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     }
     let analysis = judged.and_then(|judged| judged.analysis.as_ref()).filter(|_| !is_failed);
     sections.extend(analysis.into_iter().flat_map(memory::owners));
-    // The verdict already says what the explanation says above its tables.
+    // Only the tables of the explanation are used, because the verdict already contains the rest.
     let tables = explanation.filter(|_| !is_failed).map_or_else(Vec::new, |it| it.sections);
     let tables = tables.into_iter().filter(|section| section.rank == Rank::Full);
     sections.extend(tables.map(|section| Section { key: "", ..section }));
@@ -82,12 +82,12 @@ fn facts(outcome: &Outcome, target: &Target, verdict: &str) -> Vec<Section> {
     ]
 }
 
-/// The peaks under different conditions.
+/// Sections with the peaks of other runs and replays, such as a run without workspaces.
 fn other_runs(outcome: &Outcome, target: &Target, shown: Shown) -> Vec<Section> {
     let size = |bytes: u64| shown.size(bytes);
     let peaks = |what: &str, without: &Without| {
         format!(
-            "{what} ({} requests, of {} at most): {} allocated, {} reserved",
+            "{what} (leaves out {} requests, the largest of {}): peak {} allocated, {} reserved",
             without.left_out,
             size(without.largest_bytes),
             size(without.allocated_bytes),
@@ -161,7 +161,7 @@ fn code_and_files(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Sectio
     ]
 }
 
-/// The memory that the figures leave out. The short text gives only the number of these items.
+/// The kinds of memory that the figures leave out. The short text gives only the number of kinds.
 fn not_included(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let limits = limits(outcome, size);
     let exact = if outcome.is_exact(target) { "" } else { ", and why the figures are not exact" };

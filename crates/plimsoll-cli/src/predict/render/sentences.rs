@@ -53,7 +53,7 @@ fn late(report: &Report) -> String {
 }
 
 /// A clause about reserved bytes that were still growing when the run was cut short, because steps differ in size.
-/// Empty if they were not.
+/// Empty if the reserved bytes had settled.
 fn unsettled(outcome: &Outcome, size: impl Fn(u64) -> String) -> String {
     let judged = outcome.judged.as_ref().filter(|judged| judged.report.cut);
     let found = judged.and_then(|judged| {
@@ -250,7 +250,7 @@ fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) ->
     }
 }
 
-/// Growth from step to step, and its total; `None` if unknown.
+/// A sentence about growth from step to step, with the reserved bytes at the end; `None` if these are unknown.
 pub(crate) fn growth(growth: &Growth) -> Option<String> {
     let Growth { each: Each::Step, bytes, every, total: Some(_), line, end_bytes: Some(end), .. } = growth
     else {
@@ -273,7 +273,7 @@ fn at_the_end(growth: &Growth) -> String {
     }
 }
 
-/// A phrase for the batches or steps from which the need was computed.
+/// A phrase that says from how many batches or steps the program's need was computed.
 fn computed(growth: &Growth) -> String {
     match (growth.each, growth.total) {
         (Each::Batch, Some(total)) => {
@@ -284,12 +284,12 @@ fn computed(growth: &Growth) -> String {
     }
 }
 
-/// `a step`, `every 50 steps`.
+/// How often memory grows: `a step`, `every 50 steps`.
 fn a_step(every: u64) -> String {
     if every == 1 { "a step".to_owned() } else { format!("every {} steps", thousands(every)) }
 }
 
-/// The peaks and their steps.
+/// A phrase with the peaks and the steps in which they occur.
 fn at_most(judged: &Judged, size: impl Fn(u64) -> String) -> String {
     let Judged { report, peaks, .. } = judged;
     let (allocated, reserved) = (size(peaks.allocated_bytes), size(peaks.reserved_bytes));
@@ -301,7 +301,7 @@ fn at_most(judged: &Judged, size: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// The step of a peak, as the end of a sentence. Empty for a program without steps.
+/// The end of a sentence that says in which step a peak occurs. Empty for a program without steps.
 pub(crate) fn when(step: u64, report: &Report) -> String {
     match report.steps {
         0 => String::new(),

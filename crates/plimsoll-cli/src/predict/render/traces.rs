@@ -46,7 +46,7 @@ pub(super) fn kept(traces: &Traces) -> Vec<String> {
     kept.map(|(folder, count)| format!("{}: {}", folder.display(), counted(*count, "file"))).collect()
 }
 
-/// The content of `lines` in one line; `None` if nothing would have been written and no host was contacted.
+/// A summary of [`lines`] in one line; `None` if nothing would have been written and no host was contacted.
 pub(super) fn line(traces: &Traces, size: impl Fn(u64) -> String) -> Option<String> {
     let written = &traces.written;
     let all = sentence(written.count, &size(written.bytes), &traces.hosts);
@@ -57,7 +57,8 @@ pub(super) fn line(traces: &Traces, size: impl Fn(u64) -> String) -> Option<Stri
     }
 }
 
-/// How many files would have been written, their size, and the hosts; `None` if there are none.
+/// A sentence with the number and size of the files that would have been written, and the hosts; `None` if there are
+/// neither files nor hosts.
 pub(crate) fn sentence(count: u64, size: &str, hosts: &[String]) -> Option<String> {
     let hosts = if hosts.is_empty() { String::new() } else { format!("; contacted {}", hosts.join(", ")) };
     if count == 0 {

@@ -1,5 +1,5 @@
-//! Unknown values that decide sizes, in at most three lines. Each gives the place, the assumed value, and the number
-//! of bytes that depend on it.
+//! Unknown values that decide sizes, in at most three lines. Each line gives the place, the assumed value, and the
+//! number of bytes that depend on this value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use crate::predict::recording::read::{file_name, place};
 /// The maximum number of lines.
 const MOST: usize = 3;
 
-/// Lines of the program with the same warning.
+/// A warning, and the lines of the program that it is about.
 struct Row {
     /// The lines by file.
     lines: BTreeMap<String, BTreeSet<u64>>,
     what: String,
     stake: Stake,
-    /// The bytes that depend on these lines alone, if they were computed.
+    /// The bytes that depend on the values at these lines alone; 0 if they were not computed.
     own_bytes: u64,
 }
 
@@ -54,8 +54,8 @@ pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -
     lines
 }
 
-/// The warnings, each with its lines. Warnings whose bytes were computed for their lines alone come first, in
-/// descending order of bytes.
+/// The warnings, each with its lines. If the bytes were computed for the lines of a warning alone, the warning comes
+/// first, in descending order of bytes.
 fn rows(outcome: &Outcome) -> Vec<Row> {
     let reports = &outcome.reports;
     let mut warned: Vec<_> = reports.iter().flat_map(|report| &report.warnings).collect();
@@ -109,7 +109,7 @@ impl Row {
         self.lines.values().map(BTreeSet::len).sum()
     }
 
-    /// `train.py:5, 9, model.py:3`.
+    /// The lines as text: `train.py:5, 9, model.py:3`.
     fn places(&self) -> String {
         let of_file = |(file, lines): (&String, &BTreeSet<u64>)| {
             let lines: Vec<String> = lines.iter().map(u64::to_string).collect();
@@ -118,15 +118,15 @@ impl Row {
         self.lines.iter().map(of_file).collect::<Vec<_>>().join(", ")
     }
 
-    /// The first of these lines: `train.py:5`.
+    /// The first line as text: `train.py:5`.
     fn first(&self) -> String {
         let first = self.lines.iter().find_map(|(file, lines)| Some((file, lines.first()?)));
         first.map_or_else(|| "FILE:LINE".to_owned(), |(file, line)| format!("{file}:{line}"))
     }
 }
 
-/// How much the values of `--assume`, or the largest values, change the peak, phrased as the end of a warning about all
-/// lines with such values. `None` if unknown.
+/// How much the values of `--assume`, or the largest values, change the peak, as the end of a warning about all lines
+/// with such values. `None` if this is unknown.
 fn together(
     outcome: &Outcome,
     share: usize,

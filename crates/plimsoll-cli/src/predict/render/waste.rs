@@ -8,7 +8,8 @@ use crate::predict::answer::Outcome;
 use crate::predict::recording::read::{file_name, place};
 use crate::protocol::{Waste, WasteKind};
 
-/// One sentence for all variables that can be deleted, one for each other line, and one for all lines together.
+/// One sentence for all variables that can be deleted, one sentence for each line of code other than `del`, and one
+/// sentence for all lines of code together.
 pub(super) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     let Some(savings) = &outcome.savings else { return Vec::new() };
     let (dels, others): (Vec<&Saving>, Vec<&Saving>) =
@@ -41,7 +42,7 @@ fn fits_now(outcome: &Outcome, savings: &Savings) -> bool {
     outcome.shortage.is_some() && savings.together.is_some_and(|freed| freed.fits)
 }
 
-/// `2.00 GiB live at the peak are not read again: …`.
+/// The sentence for all variables that can be deleted: `2.00 GiB live at the peak are not read again: …`.
 fn deleted(
     rows: &[&Saving],
     freed: Option<Freed>,
@@ -72,7 +73,7 @@ fn deleted(
     )
 }
 
-/// The reason for a line other than `del`.
+/// What a line of code other than `del` frees, and why.
 fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
     let (bytes, name, place) = (size(row.bytes), &row.name, at(row));
     match row.kind {
@@ -103,7 +104,7 @@ fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
     }
 }
 
-/// `` `del x, aug` after line 12 gives 4.58 GiB instead of 5.58 GiB ``.
+/// The clause `` `del x, aug` after line 12 gives 4.58 GiB instead of 5.58 GiB ``.
 fn gives(rows: &[&Saving], freed: Option<Freed>, savings: &Savings, size: &impl Fn(u64) -> String) -> String {
     let rows: Vec<&Waste> = rows.iter().map(|row| &row.waste).collect();
     let lines = places(&rows);
@@ -132,12 +133,12 @@ fn gives(rows: &[&Saving], freed: Option<Freed>, savings: &Savings, size: &impl 
     }
 }
 
-/// The line that assigned the variable.
+/// The line that assigned the variable, as text.
 fn at(row: &Waste) -> String {
     place(&row.file.to_string_lossy(), row.line)
 }
 
-/// The same as JSON.
+/// The same facts as JSON.
 pub(super) fn json(outcome: &Outcome) -> Option<Value> {
     let savings = outcome.savings.as_ref()?;
     let row = |row: &Saving| {

@@ -37,11 +37,11 @@ const HUB: &str = "hub";
 const TENSORS: [&str; 13] =
     ["pt", "pth", "ckpt", "npy", "npz", "safetensors", "bin", "pkl", "pickle", "h5", "hdf5", "gguf", "onnx"];
 
-/// A cache folder.
+/// A folder with a cache of downloads or compiled code.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Cache {
     pub(super) folder: PathBuf,
-    /// Whether it contains only downloads.
+    /// Whether the folder contains only downloads.
     is_hub: bool,
 }
 
@@ -86,7 +86,8 @@ pub(super) fn folders(home: Option<&Path>, variable: impl Fn(&str) -> Option<OsS
     found
 }
 
-/// Moves a file or link that the program created into the real folder, unless the name already exists there.
+/// Moves a file or link that the program created into the real folder, unless a file with this name already exists
+/// there.
 ///
 /// # Errors
 /// I/O errors.
@@ -102,14 +103,14 @@ pub(super) fn keep(made: &Path, real: &Path) -> io::Result<bool> {
         symlink(fs::read_link(made)?, real)?;
         return Ok(true);
     }
-    // It is copied under a different name first, so that no process reads an incomplete file.
+    // The file is copied under a different name first, so that no process reads an incomplete file.
     let name = real.file_name().unwrap_or_default().to_string_lossy();
     let unfinished = real.with_file_name(format!(".{name}.{}", std::process::id()));
     let mode = kind.permissions().mode() & 0o777;
     let copied =
         OpenOptions::new().write(true).create_new(true).mode(mode).open(&unfinished).and_then(|mut file| {
             io::copy(&mut File::open(made)?, &mut file)?;
-            // This replaces nothing.
+            // This call does not replace an existing file.
             Ok(renameat_with(CWD, &unfinished, CWD, real, RenameFlags::NOREPLACE)?)
         });
     let _absent = fs::remove_file(&unfinished);

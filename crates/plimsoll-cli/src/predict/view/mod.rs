@@ -1,9 +1,9 @@
 //! The file system as the program sees it: the program sees its own changes, but the disk does not change
 //! ([`Writes`]).
 //!
-//! A supervisor (`supervise.rs`), which is this program again, sets up the view and starts the user's program in it.
-//! It keeps running, so that no process of the program is left if this one is killed. At the end it lists what would
-//! have been written.
+//! A supervisor (`supervise.rs`), a second process of `plimsoll`, sets up the view and starts the user's program in it.
+//! The supervisor keeps running, so that no process of the program is left if the first `plimsoll` process is killed.
+//! At the end, it lists what would have been written.
 //!
 //! A file uses only files above it:
 //!

@@ -31,7 +31,7 @@ fn unshare(what: UnshareFlags) -> rustix::io::Result<()> {
 /// Creates a mount namespace in a user namespace with this process's user and group.
 ///
 /// # Errors
-/// If this user cannot make one.
+/// If this user cannot create a namespace.
 pub(super) fn unshare_user() -> Result<(), String> {
     let (user, group) = (getuid(), getgid());
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(because("a user namespace"))?;
@@ -63,7 +63,7 @@ pub(super) fn seal(point: &Path, options: &[String]) -> Result<(), String> {
     let flags = known.into_iter().filter(|(name, _)| options.iter().any(|option| option == name));
     let flags = flags.fold(MountFlags::BIND | MountFlags::RDONLY, |all, (_, flag)| all | flag);
     match mount_remount(point, flags, "").map_err(std::io::Error::from) {
-        // A mount that cannot be reached cannot be written to.
+        // The program cannot write to a mount that it cannot reach.
         Err(why)
             if matches!(
                 why.kind(),
@@ -89,7 +89,7 @@ pub(super) fn like(upper: &Path, place: &Path, is_privileged: bool) -> std::io::
     fs::set_permissions(upper, fs::Permissions::from_mode(mode))
 }
 
-/// The kernel copies a folder when the first file in it is written. In a user namespace, that fails if the folder
+/// Linux copies a folder when the first file in it is written. In a user namespace, this copy fails if the folder
 /// belongs to another user or group. So this function makes such copies in advance, for the folders on the path to the
 /// program's folders.
 pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
@@ -100,7 +100,7 @@ pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
         let (ours, original) = (upper.join(&made), place.join(&made));
         let is_foreign = fs::metadata(&original)
             .is_ok_and(|it| it.uid() != getuid().as_raw() || it.gid() != getgid().as_raw());
-        // The parent may belong to the user; then the kernel can copy it.
+        // The parent folder may belong to the user; then Linux can copy it.
         let is_made = ours.parent().is_some_and(Path::is_dir);
         if is_foreign && is_made && fs::create_dir(&ours).is_ok() {
             let _as_it_is = like(&ours, &original, false);
@@ -111,7 +111,7 @@ pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
 /// Whether a folder on the disk can hold an overlay's private files.
 pub(super) fn can_be_upper(folder: &Path) -> bool {
     let Ok(file) = File::open(folder) else { return false };
-    // Overlays and network file systems cannot: they do not support the renames that overlays use to remove
+    // Folders on overlays and network file systems cannot: these do not support the renames that overlays use to remove
     // files.
     const CANNOT: [i64; 6] = [0x794c_7630, 0x6969, 0x6573_5546, 0xff53_4d42, 0x517b, 0x0102_1997];
     rustix::fs::fstatfs(file.as_fd()).is_ok_and(|it| !CANNOT.contains(&it.f_type))

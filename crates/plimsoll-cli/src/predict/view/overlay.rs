@@ -42,7 +42,7 @@ pub(super) struct Overlay {
     folder: PathBuf,
     covers: Vec<Cover>,
     caches: Vec<Cache>,
-    /// The folder with the private files of caches, if they are on the disk.
+    /// The folder for the private files of caches, if these are on the disk rather than in memory.
     disk: Option<PathBuf>,
 }
 
@@ -52,13 +52,12 @@ struct Cover {
     lower: PathBuf,
     upper: PathBuf,
     work: PathBuf,
-    /// The folder as it is on the disk, through a separate mount that is not hidden by another and
-    /// is not read-only.
+    /// The folder as it is on the disk, through a separate mount that no other mount hides and that is not read-only.
     real: OwnedFd,
 }
 
 impl Overlay {
-    /// Sets up the view for this process and all processes that it starts. They will run this command.
+    /// Sets up the view for this process and all processes that it starts. These processes will run `command`.
     ///
     /// # Errors
     /// The error says what is not possible here.
@@ -71,7 +70,7 @@ impl Overlay {
         let caches: Vec<PathBuf> = caches.cloned().collect();
         let is_privileged = unshare_mounts();
         if !is_privileged {
-            // Owners are unknown in the namespace.
+            // In the namespace, the owners of files are unknown, so they are checked here.
             let places = own.iter().take(1).chain(&caches).cloned().chain(uncopied::named(command));
             let places: Vec<PathBuf> = places.collect();
             let made: Vec<PathBuf> = own.iter().chain(&caches).cloned().collect();
@@ -94,7 +93,7 @@ impl Overlay {
         }
         let mounts = Mount::all(&table);
         let mut places = Places::of(&mounts, &own);
-        // A kernel interface, or a mount that is already read-only, needs no overlay.
+        // A mount that is already read-only, or that is an interface of Linux such as `/proc`, needs no overlay.
         places.overlays.extend(
             caches.iter().filter(|cache| is_below(cache, &places.overlays)).cloned().collect::<Vec<_>>(),
         );
@@ -118,7 +117,7 @@ impl Overlay {
         }
         let session = open_tree(CWD, &spec.session, tree_flags() | OpenTreeFlags::AT_RECURSIVE)
             .map_err(because("the folder of this session"))?;
-        // All folders are opened before the first overlay is mounted, which may hide them.
+        // All folders are opened before the first overlay is mounted, because an overlay may hide them.
         let opened: Result<Vec<[OwnedFd; 3]>, String> = overlay.covers.iter().map(Cover::open).collect();
         let mut opened = opened?;
         let root = if has_root { opened.pop() } else { None };
@@ -152,7 +151,7 @@ impl Overlay {
     ) -> Result<(), String> {
         let failed = |why: &dyn Display| format!("{}: {why}", place.display());
         let Ok(real) = open_tree(CWD, place, tree_flags()) else {
-            // The program cannot see this folder either.
+            // If this process cannot see the folder, the program cannot see it either.
             return Ok(());
         };
         let lower = self.folder.join("lower").join(number.to_string());
@@ -170,7 +169,7 @@ impl Overlay {
                 disk.join(number.to_string())
             }
             () if is_cache || place.starts_with("/dev/shm") => {
-                // In memory, but not limited to --scratch.
+                // The private files are in memory, but --scratch does not limit them.
                 let folder = self.folder.join(number.to_string());
                 fs::create_dir(&folder).map_err(|why| failed(&why))?;
                 scratch(&folder, "mode=700")?;
@@ -190,8 +189,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Replaces the root directory with an overlay of it. Everything that is mounted below the old root is also below
-    /// the new one.
+    /// Replaces the root directory with an overlay of itself. Everything that is mounted below the old root is also
+    /// mounted below the new root.
     fn enter_root(&self, cover: &Cover, folders: &[OwnedFd; 3]) -> Result<(), String> {
         let root = self.folder.join("root");
         fs::create_dir(&root).map_err(because("a folder"))?;
@@ -291,8 +290,8 @@ impl Cover {
         is_privileged: bool,
     ) -> Result<(), String> {
         let folders = format!("lowerdir={},upperdir={},workdir={}", path(lower), path(upper), path(work));
-        // Without `redirect_dir`, a folder on the disk cannot be renamed; it is not available in a user
-        // namespace (`renames.py`).
+        // Without the mount option `redirect_dir`, a folder on the disk cannot be renamed. This option is not available
+        // in a user namespace (`renames.py`).
         let options = if is_privileged {
             format!("{folders},redirect_dir=on,index=off")
         } else {

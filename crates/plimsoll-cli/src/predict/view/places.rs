@@ -1,15 +1,15 @@
 //! Decides from the mount table which folders get an overlay and which mounts become read-only ([`Places`]).
 //!
-//! An overlay hides everything mounted below its folder, and in a user namespace an overlay on a folder with such
-//! mounts fails. So a folder with mounts below it gets no overlay: its subfolders do, and the mount itself becomes
-//! read-only.
+//! An overlay hides everything that is mounted below its folder, and in a user namespace, it is impossible to mount an
+//! overlay on a folder with such mounts. So a folder with mounts below it gets no overlay. Instead, its subfolders get
+//! overlays, and the mount of the folder itself becomes read-only.
 
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// File systems that are interfaces of the kernel, not places for files.
+/// File systems that are interfaces of Linux, not places for files.
 const INTERFACES: [&str; 22] = [
     "autofs",
     "binfmt_misc",
@@ -43,7 +43,7 @@ const MOST: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) point: PathBuf,
-    /// `nosuid`, `relatime` and so on.
+    /// The mount options, such as `nosuid` and `relatime`.
     pub(super) options: Vec<String>,
     kind: String,
 }
@@ -66,7 +66,8 @@ impl Mount {
                 options: text(options).split(',').map(str::to_owned).collect(),
                 kind: text(kind),
             };
-            // A later mount hides an earlier one, and everything mounted below that.
+            // A later mount hides an earlier mount at the same place or below, and everything that is mounted below the
+            // earlier mount.
             all.retain(|earlier| !earlier.point.starts_with(&mount.point));
             all.push(mount);
         }
@@ -85,7 +86,7 @@ impl Mount {
     }
 }
 
-/// `\040` is a space.
+/// Replaces escapes in a field of the table: `\040` is a space.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut place = 0;

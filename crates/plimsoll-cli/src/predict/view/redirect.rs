@@ -1,9 +1,9 @@
 //! Redirects the program's writes to a private folder, with a library that is preloaded into its processes and
 //! backed by Landlock: [`Redirect`]. It needs no privileges, and works in containers.
 //!
-//! The library (`../../../redirect`) finds the program's own files in the folder, and all others on the disk. Code
-//! that does not call the C library, or a process without our library, cannot change a file, because the kernel
-//! forbids it.
+//! The library (`../../../redirect`) finds the files that the program wrote in the private folder, and all other files
+//! on the disk. Code that does not call the C library, and processes without our library, cannot change any file,
+//! because Linux (Landlock) forbids it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -36,7 +36,7 @@ pub(super) struct Redirect {
     session: PathBuf,
     caches: Vec<Cache>,
     scratch_bytes: u64,
-    /// A file whose first byte tells the library whether the space is used up.
+    /// A file whose first byte tells the library whether the space of --scratch is used up.
     full: File,
 }
 
@@ -122,7 +122,7 @@ impl Redirect {
                 >= self.scratch_bytes
         };
         let is_full = forks.chain([self.folder.clone()]).any(is_over);
-        // The library reads this byte. If it cannot be written, there is nothing that we can do about it.
+        // The library reads this byte. If writing the byte fails, nothing can be done about it.
         let _unwritten = self.full.write_all_at(&[u8::from(is_full)], 0);
         is_full
     }

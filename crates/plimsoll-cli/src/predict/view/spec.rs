@@ -65,9 +65,9 @@ impl Writes {
 /// The supervisor's instructions, a file in the run's folder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
-    /// `None` if the program may write.
+    /// How to keep the program's writes off the disk; `None` if it may write.
     pub(crate) isolation: Option<Isolation>,
-    /// Whether it is the only one to try.
+    /// Whether the user chose this isolation, so that no other isolation is tried.
     pub(super) is_chosen: bool,
     /// The session's folder, through which the processes report. It is the same inside and outside the view.
     pub(crate) session: PathBuf,

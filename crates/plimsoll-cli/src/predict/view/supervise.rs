@@ -22,7 +22,7 @@ use crate::exit::Exit;
 use crate::guard::{CONFINED, SUPERVISOR};
 use crate::processes;
 
-/// The file in the run's folder that says how it ended.
+/// The file in the run's folder that says how the run ended.
 pub(in crate::predict) const ENDING: &str = "ending.json";
 
 /// The raw status of a process that SIGKILL ended.
@@ -33,14 +33,14 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How a program ended, and the files that it would have written.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(in crate::predict) struct Ending {
-    /// Why there is no view.
+    /// The reason if no view could be set up.
     pub(in crate::predict) refused: Option<String>,
-    /// Why the program could not be started.
+    /// The reason if the program could not be started.
     pub(in crate::predict) unstarted: Option<String>,
     pub(in crate::predict) code: Option<i32>,
     pub(in crate::predict) signal: Option<i32>,
     pub(in crate::predict) isolation: Option<Isolation>,
-    /// Why an isolation that was tried earlier does not work here.
+    /// Why an isolation that was tried before this one does not work here.
     pub(in crate::predict) instead_of: Option<String>,
     pub(in crate::predict) written: Written,
 }
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     let mut file = fs::File::create(spec.run.join(ENDING)).ok()?;
     let ending = supervised(&spec, &command);
     if getppid() != parent {
-        // The process that would read the answer has ended.
+        // The process that would read the file about the end has ended.
         return Some(Exit::Program);
     }
     let text = serde_json::to_string(&ending).unwrap_or_default();
@@ -116,15 +116,18 @@ impl View {
         }
     }
 
-    /// Gives the program's files new content.
+    /// Replaces the content of files that the program sees.
     ///
     /// # Errors
-    /// If the disk itself would change, or the file cannot be written.
+    /// If the file on the disk itself would change, or the new file cannot be written.
     fn replace(&self, files: &[Replaced]) -> Result<(), String> {
         files.iter().try_for_each(|it| match self {
             View::Overlay(overlay) => overlay.replace(it),
             View::Redirect(redirect) => redirect.replace(it),
-            View::Disk => Err(format!("{}: nothing keeps changes off the disk", it.path.display())),
+            View::Disk => Err(format!(
+                "{} cannot be replaced for this run only: with --allow-writes, the change would go to the disk",
+                it.path.display()
+            )),
         })
     }
 

@@ -1,9 +1,8 @@
 //! Files that an overlay in a user namespace cannot copy, and so cannot change: [`Uncopied`].
 //!
-//! The namespace has one user and one group, the program's. The kernel refuses to copy a file or folder with a
+//! The namespace has one user and one group, those of the program. Linux refuses to copy a file or folder with a
 //! different owner or group (EOVERFLOW), even if the program may write to it. One example is a project folder whose
-//! group is one of the user's other groups. If the program may encounter such files, its writes are redirected
-//! instead.
+//! group is one of the user's other groups. If the program may encounter such files, its writes are redirected instead.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -42,7 +41,8 @@ impl Display for Uncopied {
 }
 
 impl Uncopied {
-    /// The first such file at or below one of these paths. The folders in `made` need no copy.
+    /// The first file or folder at or below one of these paths that an overlay cannot copy. The folders in `made` need
+    /// no copy.
     pub(super) fn first<'all>(
         places: impl IntoIterator<Item = &'all PathBuf>,
         made: &[PathBuf],
@@ -57,7 +57,7 @@ impl Uncopied {
         while looked < MOST
             && let Some(path) = left.pop_front()
         {
-            // A link's target counts too.
+            // If the path is a link, the link's target also counts.
             let Ok(it) = fs::metadata(&path) else { continue };
             looked += 1;
             if (it.is_dir() || it.is_file()) && !made.contains(&path) {

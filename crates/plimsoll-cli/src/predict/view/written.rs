@@ -32,7 +32,7 @@ pub(in crate::predict) struct Written {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::predict) struct File {
     pub(in crate::predict) path: PathBuf,
-    /// Its size, including holes.
+    /// The file's size, including holes.
     pub(in crate::predict) bytes: u64,
     pub(in crate::predict) kind: Kind,
 }
@@ -56,7 +56,7 @@ impl Kind {
     }
 }
 
-/// A folder, and the private files that replace its content for the program.
+/// A folder, and the private files that the program sees in place of files in it.
 pub(super) struct Layer<'view> {
     /// The folder's path.
     pub(super) place: &'view Path,
@@ -64,7 +64,7 @@ pub(super) struct Layer<'view> {
     pub(super) upper: &'view Path,
     /// The unchanged folder on the disk, under another path.
     pub(super) lower: &'view Path,
-    /// The same folder, under a path at which new files can be written.
+    /// The folder on the disk, under a path at which new files can be written.
     pub(super) real: &'view Path,
 }
 
@@ -77,8 +77,8 @@ impl Written {
         self.files.truncate(MOST);
     }
 
-    /// Adds the files that the program has removed, according to the markers in this folder. `files`
-    /// contains the program's own files.
+    /// Adds the files that the program has removed, according to the markers in the folder `marks`. `files` is the
+    /// folder with the program's own files.
     pub(super) fn add_gone(&mut self, marks: &Path, files: &Path) {
         self.add_marks(marks, Path::new(""), files);
         self.files.truncate(MOST);

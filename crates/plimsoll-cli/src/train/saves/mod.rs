@@ -93,7 +93,7 @@ pub(crate) struct Saves {
 
 /// The tensors of a save.
 pub(super) enum Tensors {
-    /// All, which one rank writes.
+    /// All tensors, which one rank writes.
     Whole(StateDict, OptimizerState),
     /// The rows of this rank, which writes them together with the others.
     Rows(Box<DistributedCheckpoint>),
@@ -231,8 +231,8 @@ impl Saves {
         self.checkpoint.take()
     }
 
-    /// Saves everything. With `--save-async`, only begins to. Call [`Saves::finish`] first. Returns why it failed, if it
-    /// did; the previous save stays intact.
+    /// Saves everything. With `--save-async`, it only starts the save. Call [`Saves::finish`] first. Returns why it
+    /// failed, if it did; the previous save stays intact.
     ///
     /// # Errors
     /// Another rank is lost.

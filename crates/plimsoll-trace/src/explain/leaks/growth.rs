@@ -5,22 +5,22 @@
 /// and neither does the last.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Growth {
-    /// The first step that counts, numbered from zero. It is the first one that left something, or else the first one
+    /// The first step that counts, numbered from zero. It is the first step that left something, or else the first step
     /// after the warm-up.
     pub from: usize,
-    /// The number of steps that count, including that one.
+    /// The number of steps that count, including the step `from`.
     pub steps: usize,
     /// The number of these steps that left something.
     pub grew: usize,
     /// The total bytes that these steps left.
     pub bytes: u64,
-    /// The bytes that most of the growing steps left; among equally frequent amounts, the larger one.
+    /// The number of bytes that the most growing steps left; among equally frequent numbers, the largest.
     pub usual_bytes: u64,
     /// The distance between growing steps, if it is regular and more than one step.
     pub every: Option<usize>,
     /// Bytes per step: the slope of a straight line fitted to the running total.
     pub slope: f64,
-    /// How well the line fits, from 0 to 1.
+    /// How well the straight line fits, from 0 to 1.
     pub r_squared: f64,
 }
 
@@ -33,17 +33,16 @@ pub(super) fn warm(steps: usize) -> usize {
     }
 }
 
-/// The growth in one series: growth at a regular distance, or else growth that counts everything added after the first
-/// steps.
+/// The growth in one series: growth at regular intervals or, if there is none, everything added after the first steps.
 pub(super) fn growth(kept: &[u64]) -> Growth {
     periodic(kept).unwrap_or_else(|| steady(kept))
 }
 
-/// Growth at a regular distance of several steps. A period is visible in the first steps too.
+/// Growth at regular intervals of several steps. The first steps count as well, because the period shows in them too.
 fn periodic(kept: &[u64]) -> Option<Growth> {
     let last = kept.len().checked_sub(1)?;
     let grown: Vec<usize> = (0..last).filter(|&step| kept[step] > 0).collect();
-    // The first step may allocate other things on the same line.
+    // In the first step, the same line may allocate other things.
     [&grown[..], grown.get(1..)?].into_iter().find_map(|grown| {
         let every = period(grown, last)?;
         let sizes = || grown.iter().map(|&step| kept[step]);
@@ -56,7 +55,8 @@ fn periodic(kept: &[u64]) -> Option<Growth> {
     })
 }
 
-/// The distance between some steps before the last, if it is regular: each may be off by a tenth.
+/// The distance between the steps in `grown`, if it is regular up to the step `last`; each distance may be
+/// off by a tenth.
 fn period(grown: &[usize], last: usize) -> Option<usize> {
     if grown.len() < 3 {
         return None;
@@ -77,7 +77,7 @@ fn steady(kept: &[u64]) -> Growth {
     of_steps(kept, from, last, &judged)
 }
 
-/// Growth from a step on, with a straight line fitted to the running total after some of the steps.
+/// Growth from the step `from` on, with a straight line fitted to the running total after the steps in `fitted`.
 fn of_steps(kept: &[u64], from: usize, last: usize, fitted: &[usize]) -> Growth {
     let sums: Vec<f64> = fitted
         .iter()

@@ -7,24 +7,24 @@ use super::{Course, Line};
 /// The verdict about a series of byte counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Verdict {
-    /// There are too few steps to judge a series that grows, or nothing is known about it.
+    /// There are too few steps to judge a series that grows, or no step is known.
     #[default]
     TooFewSteps,
-    /// It does not grow: the level is the same after each step, or goes up and down for no known reason.
+    /// The series does not grow: the level is the same after each step, or goes up and down for no known reason.
     Steady,
-    /// It grew in the first steps only, as optimizer state and workspaces do, or by decreasing amounts.
+    /// The series grew only in the first steps, as optimizer state and workspaces do, or by decreasing amounts.
     WarmingUp,
-    /// It falls.
+    /// The series falls.
     Falling,
-    /// It rises for some steps, until Python's garbage collector frees reference cycles.
+    /// The series rises for some steps, until Python's garbage collector frees reference cycles.
     HeldUntilGc,
-    /// It rises for some steps, until a line of the program frees their memory.
+    /// The series rises for some steps, until a line of the program frees the memory of these steps.
     HeldUntilCleared,
-    /// It goes up and down with the bytes that each step requests.
+    /// The series goes up and down with the bytes that each step requests.
     FollowsBatchSize,
-    /// It grows, but each block is freed and replaced by a larger one, as in a cache grown by `cat`.
+    /// The series grows, but each block is freed and replaced by a larger block, as in a cache grown by `cat`.
     GrowingCache,
-    /// Something is added every step, or every few steps, and never freed.
+    /// Memory is added in every step, or every few steps, and never freed.
     Leaking,
 }
 
@@ -48,13 +48,13 @@ impl Verdict {
 /// The input for a verdict, in addition to the series.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About<'a> {
-    /// Bytes that the rest of the program requests in each step; for all memory, all requested bytes.
+    /// Bytes that the rest of the program requests in each step; if the series is all memory, all requested bytes.
     pub asked: &'a [u64],
     /// With fewer judged steps than this, nothing is called a leak.
     pub fewest: usize,
-    /// Of the bytes that are live after each step, those that are still live after the next one.
+    /// For each step, the bytes that are live after it and still live after the next step.
     pub lasting: &'a [u64],
-    /// The cause of frees of several steps' blocks at once, if there are any.
+    /// If the blocks of several steps are freed at once, the cause of these frees.
     pub teeth: Option<Teeth>,
     /// Whether all blocks come from `cat`.
     pub is_cat: bool,
@@ -99,7 +99,7 @@ fn verdict(course: &Course, about: &About<'_>) -> Verdict {
     } else if held.len() < 2 || growth.grew > 0 || held[held.len() - 2] < last {
         return Verdict::TooFewSteps;
     }
-    // Less than 1 % does not count.
+    // A change of less than 1 % does not count.
     let early = settled.first().unwrap_or(&last).saturating_sub(first);
     let grew_early = early > last / 100;
     let slows =
@@ -110,8 +110,7 @@ fn verdict(course: &Course, about: &About<'_>) -> Verdict {
     if is_high && (is_first_use || grew_early || slows) { Verdict::WarmingUp } else { Verdict::Steady }
 }
 
-/// Whether the kept bytes grow along a straight line that does not flatten, and the memory that outlives a step grows
-/// with them.
+/// Whether the kept bytes grow linearly without flattening, and the memory that outlives a step grows with them.
 fn is_leak(course: &Course, about: &About<'_>) -> bool {
     let Course { held, growth, .. } = course;
     // Growth that starts late may be a second warm-up.
@@ -150,7 +149,8 @@ fn falls(held: &[u64]) -> bool {
     held.len() > 3 && first.saturating_sub(last) > most / 50 && (!rises || fit(&places, &level).1 <= -0.9)
 }
 
-/// The verdict about a series that changes without leaking; `None` if it is constant or changes for no known reason.
+/// The verdict about a series that changes without leaking; `None` if the series is constant or changes for no known
+/// reason.
 fn moves(held: &[u64], asked: &[u64], is_cat: bool) -> Option<Verdict> {
     let level: Vec<f64> = held.iter().map(|&bytes| bytes as f64).collect();
     let places: Vec<f64> = (0..level.len()).map(|place| place as f64).collect();
@@ -165,7 +165,7 @@ fn moves(held: &[u64], asked: &[u64], is_cat: bool) -> Option<Verdict> {
     if grows && is_cat {
         return Some(Verdict::GrowingCache);
     }
-    // If memory follows the batch, the rest of the program varies too, at least half as much.
+    // If memory follows the batch size, the requests of the rest of the program also vary, at least half as much.
     let (least_asked, most_asked) = (asked.iter().min()?, asked.iter().max()?);
     let asked_varies = (most_asked - least_asked) >= (most - least) / 2;
     let asked: Vec<f64> = asked.iter().map(|&bytes| bytes as f64).collect();
@@ -199,7 +199,7 @@ pub(super) fn judge_whole(whole: &mut Course, lines: &[Line], went_away: u64) {
         Verdict::GrowingCache | Verdict::FollowsBatchSize if caches > 0 => Verdict::GrowingCache,
         verdict => verdict,
     };
-    // If a leak occurs in every tenth step, its line shows it; in the total, other growth may hide it.
+    // If a line leaks only in every tenth step, its own series shows this; in the total, other growth may hide it.
     if whole.verdict == Verdict::Leaking
         && of(Verdict::Leaking).any(|line| line.course.growth.every.is_some())
     {

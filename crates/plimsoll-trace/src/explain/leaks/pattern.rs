@@ -17,40 +17,40 @@ use crate::timeline::{Life, Timeline};
 pub enum Pattern {
     /// Each step keeps what its operators saved for a backward pass that never runs.
     GraphKept {
-        /// Blocks that one step keeps.
+        /// The number of blocks that one step keeps.
         blocks: usize,
         /// The number of stacks that allocated them.
         stacks: usize,
     },
     /// Each step keeps outputs of many operators, although its backward pass ran.
     ActivationsKept {
-        /// Blocks that one step keeps.
+        /// The number of blocks that one step keeps.
         blocks: usize,
         /// The number of stacks that allocated them.
         stacks: usize,
     },
     /// Like `ActivationsKept`, but memory ran out in several steps and the program continued. A caught exception keeps
-    /// the frames that it passed through, and their tensors.
+    /// the frames through which it passed, and the tensors of these frames.
     CaughtException {
         /// The number of requests that failed.
         failures: usize,
     },
     /// A hook keeps its arguments: a module calls a line that is not in a `forward`.
     Hook {
-        /// Blocks that one step keeps.
+        /// The number of blocks that one step keeps.
         blocks: usize,
     },
-    /// A module keeps its inputs or outputs: a line of its `forward` adds to them at each call.
+    /// A module keeps its inputs or outputs: a line of its `forward` adds a tensor at each call.
     ModuleCache {
-        /// Blocks that one step keeps.
+        /// The number of blocks that one step keeps.
         blocks: usize,
     },
     /// A list or dictionary outside the model grows by a few tensors in each step.
     GrowingList {
-        /// Blocks that one step keeps.
+        /// The number of blocks that one step keeps.
         blocks: usize,
     },
-    /// Each block is replaced by a larger one, made by `cat`.
+    /// Each block is replaced by a larger block, which `cat` made.
     GrownByCat,
     /// Python's garbage collector frees the blocks of several steps at once.
     ReferenceCycles,
@@ -65,7 +65,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// A sentence about what it means and where to look.
+    /// A sentence about what the pattern means and where to look in the program.
     pub fn advice(self) -> &'static str {
         match self {
             Self::GraphKept { .. } => {
@@ -186,8 +186,8 @@ pub(super) fn number(snapshot: &Snapshot, life: &Life, origin: Origin) -> (bool,
     (is_number && innermost == origin.line, is_number)
 }
 
-/// For recordings without C++ frames: which lines carry a number from step to step. The first such line in a step is
-/// the loss, and a line that requests more than its number is not a sum.
+/// For recordings without C++ frames: which lines carry a number from step to step. The first such line in a step
+/// does not count, because it computes the loss, and neither does a line that also allocates other memory.
 pub(super) fn carried(rows: &[&Rows], steps: usize) -> Vec<bool> {
     let is_replaced =
         |rows: &Rows| steps > 3 && rows.numbers_replaced + 2 >= steps && rows.numbers <= steps + 1;
@@ -200,7 +200,7 @@ pub(super) fn carried(rows: &[&Rows], steps: usize) -> Vec<bool> {
     rows.iter().map(is_carried).collect()
 }
 
-/// The blocks that leaking lines left in one step. That step is the last judged one in which the first such line grew.
+/// The blocks that leaking lines left in the last judged step in which the first leaking line grew.
 pub(super) fn sample(
     timeline: &Timeline,
     origins: &Origins,
@@ -243,7 +243,7 @@ pub(super) fn of_leak(
     if !stacks.is_empty() && stacks.iter().all(|&stack| is_of_hook(snapshot, origins, stack)) {
         return Some(Pattern::Hook { blocks });
     }
-    // A list of outputs adds a few blocks in each step; layers add many.
+    // A list of outputs adds a few blocks in each step; layers add many blocks.
     if is_forward && inside > 0 && count > 1 && blocks > 3 {
         let later = timeline.lives[last.index() + 1..].iter().zip(last.index() + 1..);
         let is_backward = |(life, index): (&Life, usize)| {

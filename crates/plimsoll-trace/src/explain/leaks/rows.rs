@@ -10,7 +10,8 @@ use crate::timeline::Life;
 pub(super) struct Rows {
     /// Bytes requested, by step.
     pub(super) asked: Vec<(u32, u64)>,
-    /// For each step, the bytes that become live at its end, minus those that stop being live.
+    /// For each step, the bytes that are live after it but not after the previous step, minus the bytes for which the
+    /// reverse holds.
     changes: Vec<(u32, i64)>,
     /// Like `changes`, for blocks that are also live at the end of the next step.
     lasting: Vec<(u32, i64)>,
@@ -20,21 +21,24 @@ pub(super) struct Rows {
     kept: Vec<(u32, u64)>,
     /// Bytes that were live before the recording.
     before: u64,
-    /// Whether its blocks are of a kind that a first step allocates and keeps.
+    /// Whether the line's blocks are of a kind that a first step allocates and keeps.
     pub(super) is_first_use: bool,
     pub(super) operator: Option<Option<Name>>,
     /// The stack of the first block that outlives the step of its allocation.
     pub(super) stack: Option<StackId>,
-    /// The number of blocks that outlive the step of their allocation; how many of these hold a single number that is
-    /// the result of an addition; and how many of those the next step frees.
+    /// The number of blocks that outlive the step of their allocation.
     pub(super) blocks: usize,
+    /// The number of these blocks that hold a single number that is the result of an addition.
     pub(super) sums: usize,
+    /// The number of these blocks that the next step frees.
     pub(super) sums_replaced: usize,
-    /// For recordings in which no C++ frame shows additions: the same counts for all blocks that hold a single number,
-    /// the index of the first one, and how many of them a user's line requested directly.
+    /// For recordings in which no C++ frame shows additions: the number of blocks that hold any single number.
     pub(super) numbers: usize,
+    /// The number of these blocks that the next step frees.
     pub(super) numbers_replaced: usize,
+    /// The index of the first block that holds a single number.
     pub(super) first_number: Option<usize>,
+    /// The number of blocks with a single number that a user's line requested directly.
     pub(super) direct_numbers: usize,
     /// Bytes of all blocks that outlive the step of their allocation.
     pub(super) bytes: u64,
@@ -43,17 +47,18 @@ pub(super) struct Rows {
 /// A block that outlived a step and was freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Release {
-    /// The free.
+    /// The event that freed the block.
     pub at: EventIndex,
     /// The step in which the block was allocated.
     pub birth: u32,
-    /// The first step after which it is not live.
+    /// The first step after which the block is not live.
     pub death: u32,
     pub bytes: u64,
 }
 
 impl Rows {
-    /// Adds a block that outlives the step of its allocation. `death` is the first step after which it is not live.
+    /// Adds a block that outlives the step of its allocation. `death` is the first step after which the block is not
+    /// live.
     pub(super) fn take(&mut self, life: &Life, birth: Option<u32>, death: u32, steps: u32, is_sum: bool) {
         match birth {
             Some(step) => self.changes.push((step, signed(life.bytes))),
@@ -78,7 +83,7 @@ impl Rows {
         self.sums_replaced += usize::from(is_sum && birth.is_some_and(|step| step + 1 == death));
     }
 
-    /// Bytes that are live after each step and still live after the next one.
+    /// For each step, the bytes that are live after it and still live after the next step.
     pub(super) fn lasting(&self, steps: usize) -> Vec<u64> {
         sums(&self.lasting, 0, steps)
     }
@@ -107,7 +112,7 @@ fn sums(changes: &[(u32, i64)], before: u64, steps: usize) -> Vec<u64> {
     row.into_iter().scan(before, level).collect()
 }
 
-/// Adds to the entry of a step. If the entry exists, it is the last one.
+/// Adds bytes to the entry of a step. If the step already has an entry, it is the last entry of the row.
 pub(super) fn add(row: &mut Vec<(u32, u64)>, step: u32, bytes: u64) {
     match row.last_mut() {
         Some((last, sum)) if *last == step => *sum = sum.saturating_add(bytes),

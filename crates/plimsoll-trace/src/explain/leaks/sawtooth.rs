@@ -1,9 +1,9 @@
-//! Levels that rise for some steps and then drop at once: [`Teeth`]. Python's garbage collector causes them when it
-//! frees reference cycles, and so does a list that is cleared every few steps.
+//! Levels that rise for some steps and then drop at once: [`Teeth`]. Python's garbage collector causes such levels when
+//! it frees reference cycles, and so does a list that is cleared every few steps.
 //!
-//! If the frees have stacks, the stacks show which of the two it was: the collector can run anywhere, while one line
-//! clears the list. Otherwise the order of the frees shows it: Python frees the items of a list from the last to the
-//! first.
+//! If the frees have stacks, the stacks show which of the two is the cause: the collector can run anywhere, but a list
+//! is cleared at one line. Otherwise the order of the frees shows the cause: Python frees the items of a list from the
+//! last to the first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +14,9 @@ use crate::snapshot::{Action, EventIndex, FrameId, Snapshot};
 /// The cause of frees of several steps' blocks at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Teeth {
-    /// Python's garbage collector, and the confidence in that.
+    /// Python's garbage collector caused the frees. Contains the confidence.
     Collector(&'static str),
-    /// One line of the program, and the confidence in that.
+    /// One line of the program caused the frees. Contains the confidence.
     Cleared(&'static str),
 }
 
@@ -39,7 +39,7 @@ impl Frees {
     }
 }
 
-/// Finds the cause of a line's frees, if the blocks of several steps were freed at once. This must have happened
+/// Finds the cause of a line's frees, if the blocks of several steps were freed at once. Such frees must have occurred
 /// twice, or once if the line has not accumulated more blocks since.
 pub(super) fn find(
     snapshot: &Snapshot,

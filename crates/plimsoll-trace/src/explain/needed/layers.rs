@@ -1,4 +1,5 @@
-//! A forward pass that runs out of memory in one of several identical layers: each needs as much as the one before.
+//! A forward pass that runs out of memory in one of several identical layers: each layer needs as much memory as the
+//! layer before it.
 //!
 //! Each layer reaches the failing line once, or a few times. Between two visits, the level rises by the memory that a
 //! layer takes. The number of layers follows from an earlier pass, or from the number of parameters of each size.
@@ -44,7 +45,7 @@ pub(super) fn find(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Fail
     } else {
         (equal_layers(analysis, failure, layer)? * in_a_layer, "a guess")
     };
-    // Count from this visit: each interval between two visits takes the same number of bytes.
+    // From this visit on, each interval between two visits needs the same number of bytes.
     let left = (all + 1).checked_sub(visited)? as u64;
     let bytes = bytes_each.saturating_mul(left) / in_a_layer as u64;
     let bytes = bytes.saturating_sub(rounded(failure.asked_bytes));
@@ -81,8 +82,8 @@ fn runs(visits: &[Visit], passes: &Passes) -> Vec<Vec<Visit>> {
     visits.chunk_by(follows).map(<[Visit]>::to_vec).collect()
 }
 
-/// The period with which the rises repeat. The first rises may differ, because libraries allocate workspaces during
-/// them.
+/// The period with which the rises repeat. The first rises may differ, because libraries allocate workspaces at the
+/// same time.
 fn period(rises: &[u64]) -> Option<usize> {
     let alike = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 64;
     let repeats = |period: &usize| {
@@ -92,13 +93,15 @@ fn period(rises: &[u64]) -> Option<usize> {
     (1..=MOST_IN_A_LAYER.min(rises.len() / 2)).find(repeats).or((rises.len() == 1).then_some(1))
 }
 
-/// The number of layers, inferred from the parameters. Counts the parameters of each size, and returns the count that
-/// divides the counts of the most bytes of parameters; `None` if these are less than half of all bytes.
+/// The number of layers, inferred from the parameters. Counts the parameters of each size, and returns the number that
+/// divides the counts of those sizes that have the most bytes in total; `None` if these sizes have less than half of
+/// all bytes of parameters.
 fn equal_layers(analysis: DeviceAnalysis<'_>, failure: &Failure, least: usize) -> Option<usize> {
     let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
     for (index, life) in held(analysis.timeline, Some(failure.at)) {
         let Purpose { category, why } = analysis.purposes.get(index);
-        // Blocks that count as parameters only because no other owner is known would add a layer.
+        // Blocks that count as parameters only because nothing else is known about them might add a layer, so they are
+        // left out.
         let is_guess = matches!(why, Why::HeldThroughout | Why::SizeOfParameter);
         if category == Some(Category::Parameter) && !is_guess {
             *sizes.entry(size(life)).or_default() += 1;

@@ -69,7 +69,7 @@ fn a_training_loops_line_has_the_line_of_the_layer_or_the_optimizer_that_it_call
     };
     check(&[LINEAR, call, sequential, call, ("train.py", "main")], Some(LINEAR.0));
     check(&[init, step, ("train.py", "main")], Some(init.0));
-    // The line of a model's own `forward` already shows it.
+    // The line of the model's own `forward` already shows where the layer is called.
     check(&[LINEAR, call, ("model.py", "forward"), call, ("train.py", "main")], None);
     check(&[sequential, call, ("train.py", "main")], None);
     check(&[("/x/site-packages/torch/nn/modules/linear.py", "__init__"), ("train.py", "main")], None);

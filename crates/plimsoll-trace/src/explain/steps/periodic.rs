@@ -1,8 +1,9 @@
 //! Finds steps by repetition: one line makes requests again and again, at regular intervals.
 //!
 //! The loop over a model's layers also repeats. So a line counts only if it is outside all calls to modules. Without
-//! stacks, requests are distinguished by size. A size counts only if most of the bytes requested between two requests
-//! of that size are freed before the second: a forward pass that keeps its layers' outputs is not a series of steps.
+//! stacks, requests are distinguished by size. A size counts only if most of the bytes that are requested between two
+//! requests of this size are freed before the second of them: a forward pass that keeps its layers' outputs is not a
+//! series of steps.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::{Source, Steps};
 use crate::explain::origin::{Activity, Origins};
 use crate::snapshot::{Action, Event, EventIndex, StackId};
 
-/// Fewer repetitions do not count as a period.
+/// Fewer repetitions than this do not count as a period.
 const FEWEST: usize = 4;
 /// Intervals that vary more than this do not count as a period.
 const MOST_UNEVEN: f64 = 0.5;
@@ -36,7 +37,7 @@ impl Beats {
         self.count += 1;
     }
 
-    /// Whether they occur often enough, and span more than half of all requests.
+    /// Whether the requests of this kind occur often enough, and span more than half of all requests.
     fn reaches(&self, requests: usize) -> bool {
         self.count >= FEWEST && (self.last - self.first) * 2 >= requests
     }
@@ -49,7 +50,7 @@ impl Beats {
     }
 }
 
-/// The steps that requests show; `None` if nothing repeats regularly.
+/// The steps that repeated requests show; `None` if no request repeats regularly.
 pub(super) fn find(
     trace: &[Event],
     origins: &Origins,
@@ -73,9 +74,9 @@ pub(super) fn find(
 }
 
 /// Finds regularly repeated requests. A loop has several lines, so a kind of request counts only if another kind
-/// occurs as often. Of these, chooses the rarest kind, and of equally rare ones the first. Returns the kind, the
-/// event before each of its requests except the first, and the confidence. Consecutive requests of one kind count
-/// once. Requests that `counts` rejects are ignored.
+/// occurs as often. Of these kinds, chooses the rarest, and among equally rare kinds the first. Returns the kind, the
+/// event before each of its requests except the first, and the confidence. Consecutive requests of one kind count once.
+/// Requests that `counts` rejects are ignored.
 fn beat<K: Ord + Copy>(
     trace: &[Event],
     key: impl Fn(&Event) -> Option<K>,
@@ -99,7 +100,7 @@ fn beat<K: Ord + Copy>(
         beats.entry(key).and_modify(|beats| beats.add(place)).or_insert_with(|| Beats::new(place));
     }
     beats.retain(|_, beats| beats.reaches(requests) && beats.unevenness() <= MOST_UNEVEN);
-    // The last step may be incomplete.
+    // The last step may be incomplete, so the count of another kind may be smaller by one.
     let alike = |count: usize| beats.values().filter(|it| it.count == count || it.count + 1 == count).count();
     let rarest =
         |least: usize| beats.values().map(|it| it.count).filter(|&count| alike(count) >= least).min();

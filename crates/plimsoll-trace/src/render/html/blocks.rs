@@ -15,13 +15,14 @@ use crate::render::Report;
 use crate::snapshot::{LifeIndex, StackId};
 use crate::timeline::Life;
 
-/// The number of blocks listed that wait for a stream, the largest first.
+/// The maximum number of listed blocks that wait for a stream; the largest are listed.
 const WAITING: usize = 4000;
 /// The end of a block that still exists when the recording ends.
 const NEVER: u32 = u32::MAX;
 
-/// The blocks as JSON, at most `most` of them, with at most `most_boxes` boxes of stacks. A block has the moments of
-/// its birth and death, its address, its bytes and a key; the key has a box, a kind and the name of a line.
+/// The blocks as JSON, at most `most` of them, with at most `most_boxes` boxes of stacks. For each block, the JSON has
+/// the moments at which it is allocated and freed, its address, its bytes and a key; the key has a box, a kind and the
+/// name of a line.
 pub(super) fn json(report: &Report<'_>, device: &DeviceExplanation, most: usize, most_boxes: usize) -> Value {
     let timeline = &device.timeline;
     let (chosen, left_out) = chosen(device, most);
@@ -69,7 +70,7 @@ fn chosen(device: &DeviceExplanation, most: usize) -> (Vec<LifeIndex>, usize) {
         (Reverse((moments.map(|moment| life.is_held_after(moment)), life.bytes)), index)
     };
     let lives = (0..).map_while(LifeIndex::new).zip(&timeline.lives);
-    // A block that was overtaken by another block at its birth is never live.
+    // A block is never live if the event that allocated it also ended it, because another block is at its address.
     let held = lives.filter(|(_, life)| life.freed.is_none_or(|freed| life.born < Some(freed)));
     let mut chosen: Vec<LifeIndex> = held.map(|(index, _)| index).collect();
     let left_out = chosen.len().saturating_sub(most);
@@ -81,7 +82,7 @@ fn chosen(device: &DeviceExplanation, most: usize) -> (Vec<LifeIndex>, usize) {
     (chosen, left_out)
 }
 
-/// Freed blocks that wait until a stream is done with them.
+/// The freed blocks that wait until a stream no longer uses them, as JSON.
 fn waiting(device: &DeviceExplanation) -> Value {
     let timeline = &device.timeline;
     let after = timeline.lives.iter().filter_map(|life| {

@@ -14,10 +14,11 @@ use crate::explain::{Name, is_library, is_python};
 use crate::render::{Report, words as say};
 use crate::snapshot::{FrameId, StackId};
 
-/// The number of lines of a stack that are shown. Of a deeper stack, as from recursion, half of these are from each end.
+/// The number of lines of a stack that are shown. Of a deeper stack, for example because of recursion, half of the
+/// lines are from each end.
 const DEPTH: usize = 60;
 
-/// The thing that a box represents.
+/// What a box represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Label {
     All,
@@ -34,7 +35,7 @@ struct Node {
     parent: usize,
     depth: usize,
     label: Label,
-    /// The bytes of all listed blocks in it, whether or not they are live at the same time.
+    /// The bytes of all listed blocks in the box, whether or not they are live at the same time.
     bytes: u64,
 }
 
@@ -110,7 +111,8 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// The boxes' parents (the root's is itself), names, and whether each is a library's. Parents come first.
+    /// For each box: its parent (for the root, the root itself), its name, and whether its line is a library's. Parents
+    /// come first.
     pub(super) fn json(&self, report: &Report<'_>, names: &mut Names) -> Value {
         let nodes = || self.order.iter().map(|&node| &self.nodes[node]);
         json!({
@@ -165,7 +167,7 @@ fn path(report: &Report<'_>, stack: Option<StackId>) -> Vec<Label> {
     path
 }
 
-/// Whether a file's lines only call other code. They are shown only if nothing else is.
+/// Whether a file's lines only call other code. Such lines are shown only if a stack has no other lines.
 fn is_plumbing(file: &str) -> bool {
     const FILES: [&str; 5] = [
         "torch/nn/modules/module.py",

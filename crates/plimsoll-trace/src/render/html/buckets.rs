@@ -20,7 +20,8 @@ pub(super) struct Bucket {
     pub(super) bytes: [u64; KINDS],
     /// The highest reserved bytes.
     reserved_bytes: u64,
-    /// The time of its beginning, microseconds since the first event. Never less than the previous bucket's.
+    /// The time at which the bucket begins, in microseconds since the first event. Never earlier than the time of the
+    /// previous bucket.
     begins_us: u64,
     /// The pass at the peak: 0 for none, then in the order of [`PassKind`].
     pass: u8,
@@ -30,7 +31,7 @@ pub(super) struct Bucket {
 pub(super) struct Buckets {
     pub(super) events: usize,
     pub(super) list: Vec<Bucket>,
-    /// The time of the last event, microseconds since the first; `None` if no event has a time.
+    /// The time of the last event, in microseconds since the first event; `None` if no event has a time.
     span_us: Option<u64>,
 }
 

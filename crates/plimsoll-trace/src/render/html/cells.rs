@@ -25,7 +25,7 @@ pub(super) struct Bar<'a> {
     pub(super) class: &'a str,
 }
 
-/// Such a cell for a share in percent, with the class of its bar.
+/// The cell of a [`Bar`], for a share that is given in percent, with the class of its bar.
 pub(super) struct Percent<'a>(pub(super) f64, pub(super) &'a str);
 
 impl<'a> Bar<'a> {

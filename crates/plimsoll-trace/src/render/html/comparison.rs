@@ -38,7 +38,8 @@ pub(super) fn head(out: &mut String, diff: &SnapshotDiff<'_>, sections: &[Sectio
     Ok(())
 }
 
-/// The changes from one device to the other. `sections` are the sections of both, with the index of the first.
+/// The changes from one device to the other. `sections` are the page's sections of both devices, with the index of the
+/// first section.
 fn compared(
     out: &mut String,
     prefix: &str,
@@ -88,7 +89,7 @@ fn totals(out: &mut String, pair: &Compared<'_>) -> fmt::Result {
     write!(out, "<tr><td>{change}<td class=\"bar\"><td>{before}<td>{after}<td>{name}</table>")
 }
 
-/// The largest changes, one row for all others, and the sum.
+/// A table of the largest changes, with one row for all other changes and a row for the sum.
 fn table<K>(out: &mut String, what: &str, rows: &[Change<K>], name: impl Fn(&K) -> String) -> fmt::Result {
     let Listed { rows, rest, all } = Listed::of(rows, ROWS);
     let changes = rows.iter().map(|row| row.bytes()).chain(rest.iter().map(Change::bytes));

@@ -16,11 +16,11 @@ use crate::render::{Report, devices, words};
 /// The number of lines to list.
 const LINES: usize = 20;
 
-/// The device on the first screen: the one that decides the verdict, or else the one with the highest peak. Devices
-/// must be in the order of [`devices::worst_first`].
+/// The device on the first screen: the device that decides the verdict, or else the device with the highest peak.
+/// Devices must be in the order of [`devices::worst_first`].
 pub(super) fn foremost<'a>(report: &Report<'a>) -> &'a DeviceExplanation {
     let allocated = |device: &&DeviceExplanation| device.timeline.peak_allocated.level.allocated_bytes;
-    // Of equals, the first.
+    // Of devices with equal peaks, the first counts.
     let largest = || report.devices.iter().rev().max_by_key(allocated);
     devices::decisive(report.devices).or_else(largest).expect("a recording with sections has devices")
 }
@@ -43,7 +43,7 @@ pub(super) fn head(out: &mut String, report: Report<'_>, sections: &[Section<'_>
     Ok(())
 }
 
-/// The lines with blocks on several devices, and each device's share.
+/// The lines with blocks on several devices, and each device's part of these blocks.
 fn parts(out: &mut String, table: &RankTable<'_>) -> fmt::Result {
     let (shared, count) = (table.shared(), table.devices.len());
     if shared.is_empty() || count > COLUMNS {

@@ -1,5 +1,5 @@
-//! Births and ends of blocks, event by event: [`Flow`]. It is one walk over a timeline, for code that maintains running
-//! sums.
+//! The allocations and frees of blocks, event by event: [`Flow`]. It walks over a timeline once, for code that
+//! maintains running sums.
 
 use crate::snapshot::{EventIndex, LifeIndex};
 use crate::timeline::Timeline;
@@ -11,7 +11,8 @@ pub(super) enum Change {
     Goes(LifeIndex),
 }
 
-/// The ends of all lives, in order; [`Timeline::lives`] is not sorted by them.
+/// The events that end blocks' lifetimes ([`Life`](crate::timeline::Life)), in order; [`Timeline::lives`] is not sorted
+/// by them.
 pub(super) struct Ends(Vec<(EventIndex, LifeIndex)>);
 
 impl Ends {
@@ -24,7 +25,7 @@ impl Ends {
     }
 }
 
-/// Whether a block is ever live. It is not if it ends at the event of its birth, because another block overlaps it.
+/// Whether a block is ever live. If another block overlaps it, its lifetime may end at the event that allocated it.
 fn is_held_at_all(timeline: &Timeline, index: LifeIndex, end: EventIndex) -> bool {
     timeline.lives[index.index()].born < Some(end)
 }
@@ -43,7 +44,8 @@ impl<'a> Flow<'a> {
         Self { timeline, ends, born: 0, ended: 0 }
     }
 
-    /// Reports the changes up to an event. Together, the reported changes give exactly the blocks that are live after it.
+    /// Reports the changes up to an event. Together, the reported changes give exactly the blocks that are live after
+    /// this event.
     pub(super) fn until(&mut self, after: Option<EventIndex>, mut tell: impl FnMut(Change)) {
         while let Some(life) = self.timeline.lives.get(self.born).filter(|life| life.born <= after) {
             let index = LifeIndex::new(self.born);

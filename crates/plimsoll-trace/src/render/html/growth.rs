@@ -1,4 +1,4 @@
-//! The growth from step to step: the staircase, and the lines that contribute to it.
+//! The growth from step to step: the staircase, and the lines that contribute to the growth.
 
 use std::cmp::Reverse;
 use std::fmt::{self, Write};
@@ -70,7 +70,8 @@ fn chosen(steps: usize, most: usize) -> impl Iterator<Item = usize> {
     (1..=columns).map(move |column| column * steps / columns - 1)
 }
 
-/// Live memory at the end of each step. The coloured layers on top are what each line has gained since the first step.
+/// Live memory at the end of each step. The coloured layers on top show how much memory each line has gained since the
+/// first step.
 fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result {
     let columns: Vec<usize> = chosen(whole.held.len(), COLUMNS).collect();
     let grown = |line: &Line, step: usize| {
@@ -111,8 +112,8 @@ fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result
     write!(out, "</svg><span>step 1</span><span>step {}</span></figure>", whole.held.len())
 }
 
-/// The range of the axis. It begins at zero, so that a small part of the total looks small. Only for a leak, which is
-/// unbounded, it begins higher, so that even a small leak is visible.
+/// The range of the axis. It begins at zero, so that growth that is small compared with the total looks small. Only for
+/// a leak, which grows without end, the axis begins higher, so that even a small leak is visible.
 fn axis(rows: &[Layer], is_leaking: bool) -> (u64, u64) {
     let columns = rows.first().map_or(0, |row| row.bytes.len());
     let top = |column| rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row.bytes[column]));
@@ -158,7 +159,7 @@ fn lines(out: &mut String, report: &Report<'_>, growing: &[&Line]) -> fmt::Resul
     Ok(())
 }
 
-/// Live memory at the end of each step, and how much of the step's own blocks remains.
+/// For each step, live memory at its end, and how many bytes of its own blocks remain.
 fn figures(out: &mut String, whole: &Course) -> fmt::Result {
     let steps = whole.held.len();
     out.push_str("<details><summary>the figures, step by step</summary><table><thead><tr>");

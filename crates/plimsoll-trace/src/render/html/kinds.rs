@@ -1,8 +1,8 @@
-//! The things that have a separate colour on the page: the built-in categories, blocks of unknown category, blocks that
-//! wait for a stream, and the categories that the user defines.
+//! Kinds of memory, each with its own colour on the page: the built-in categories, blocks of unknown category, blocks
+//! that wait for a stream, and the categories that the user defines.
 //!
-//! A kind is a number from 0 to 15. It is the name of a CSS class and the index of a band. 15 is reserved for the
-//! script, for boxes with several kinds.
+//! A kind is a number from 0 to 15. The number is also the name of a CSS class and the index of a band of the curve. 15
+//! is reserved for the script, for boxes with several kinds.
 
 use plimsoll_alloc::Category;
 
@@ -12,7 +12,7 @@ use crate::snapshot::TextId;
 
 /// Blocks of unknown category.
 const UNKNOWN: usize = Category::ALL.len();
-/// Blocks that wait for a stream; they are in no band.
+/// Blocks that wait for a stream; they are in no band of the curve.
 pub(super) const WAITING: usize = UNKNOWN + 1;
 const FIRST_CUSTOM: usize = WAITING + 1;
 /// The number of kinds.

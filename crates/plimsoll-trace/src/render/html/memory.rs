@@ -12,9 +12,10 @@ use crate::explain::DeviceExplanation;
 use crate::snapshot::{Action, Event, EventIndex, SegmentType};
 use crate::timeline::{Memory, MemoryMap};
 
-/// The number of changes that are drawn, evenly sampled; the last one before the explained moment is always included.
+/// The number of changes that are drawn, evenly sampled; the last change before the explained moment is always
+/// included.
 const CHANGES: usize = 1500;
-/// The number of ranges that are drawn, the largest ones.
+/// The maximum number of ranges that are drawn; the largest ranges are.
 const STRETCHES: usize = 4000;
 /// The end of a range that still exists when the recording ends.
 const NEVER: u32 = u32::MAX;
@@ -33,7 +34,7 @@ pub(super) fn json(device: &DeviceExplanation, trace: &[Event], most_cells: u64)
     let cell_bytes = cell_bytes.unwrap_or(1 << 63).max(GRAIN_BYTES);
     let (mut stretches, is_every_change) = stretches(device, trace);
     let all = stretches.len();
-    // A file may claim segments of any size.
+    // Too large ranges are left out, because a forged file may claim segments of any size.
     stretches.retain(|it| it.memory.bytes.div_ceil(cell_bytes) <= 4 * most_cells);
     stretches.sort_by_key(|it| (Reverse(it.memory.bytes), it.memory.addr, it.from));
     stretches.truncate(STRETCHES);
@@ -78,7 +79,7 @@ fn stretches(device: &DeviceExplanation, trace: &[Event]) -> (Vec<Stretch>, bool
     (open.stretches, apart == 1)
 }
 
-/// The ranges so far, and which of them exist now.
+/// The ranges that were found so far, and which of them exist at the current moment.
 #[derive(Default)]
 struct Open {
     stretches: Vec<Stretch>,
@@ -100,7 +101,7 @@ impl Open {
             };
             there.insert(memory.addr, place);
         }
-        // The order in which they end does not matter.
+        // The order in which ranges end does not matter.
         for (_, place) in std::mem::replace(&mut self.there, there) {
             self.end(Some(place), moment);
         }

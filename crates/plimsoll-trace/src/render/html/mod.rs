@@ -88,11 +88,12 @@ const MAP: &str = include_str!("map.html");
 
 /// The maximum number of sections in a comparison.
 const SECTIONS: usize = 16;
-/// The number of ranks that have a section: the most important ones.
+/// The maximum number of ranks that have a section; the most important ranks do.
 const RANKS: usize = 4;
 /// The number of recordings whose origin is shown.
 const ORIGINS: usize = 256;
-/// The number of points of the curve, shared by all devices. They are more than a screen's pixels, for zooming in.
+/// The number of points of the curve, shared by all devices. There are more points than a screen has pixels, so that
+/// users can zoom in.
 const BUCKETS: usize = 4096;
 /// The number of blocks that are listed individually, shared by all devices; each takes 32 bytes of the page.
 const BLOCKS: usize = 75_000;
@@ -100,7 +101,7 @@ const BLOCKS: usize = 75_000;
 const BOXES: usize = 6000;
 /// The number of cells of the map at the peak of reserved memory, shared by all devices.
 const CELLS: usize = 1600;
-/// The number of failures that are marked, the last ones.
+/// The maximum number of failures that are marked; the last failures are.
 const FAILURES: usize = 50;
 /// The number of step ends that are marked, evenly sampled.
 const STEPS: usize = 4096;
@@ -110,7 +111,7 @@ const STEPS: usize = 4096;
 pub struct Page<'a> {
     /// The subject of the page.
     pub about: About<'a>,
-    /// The subject in a few words, which follow the name of the verb.
+    /// The subject in a few words, which follow the name of the command.
     pub title: &'a str,
     /// The command that makes the page again.
     pub command: &'a str,
@@ -125,12 +126,12 @@ pub enum About<'a> {
     Prediction(Report<'a>, &'a Answer),
     /// The changes from one recording to another.
     Comparison(&'a SnapshotDiff<'a>),
-    /// The ranks of a job, and the commands that show each by itself.
+    /// The ranks of a job, and the commands that show each rank by itself.
     Ranks(&'a RankTable<'a>, &'a [String]),
 }
 
 impl About<'_> {
-    /// The verb of the program that makes such a page.
+    /// The command of `plimsoll` that makes such a page.
     fn verb(self) -> &'static str {
         match self {
             Self::Recording(_) | Self::Ranks(..) => "explain",
@@ -222,7 +223,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The origin of all recordings, as lines; collapsed if there are many recordings.
+    /// Lines about the origin of all recordings; collapsed if there are many recordings.
     fn provenance(&self, out: &mut String) {
         let reports: Vec<Report<'a>> = match self.about {
             About::Recording(report) | About::Prediction(report, _) => vec![report],

@@ -14,9 +14,9 @@ use super::text::Text;
 /// The number of columns of a panel.
 const COLUMNS: usize = 240;
 
-/// Allocated bytes by category in each section's recording, from its first event to its last. `first` is the index of
-/// the first section on the page. `line` is a level in bytes that every panel marks, with its name. Empty if no
-/// recording has events.
+/// Draws the allocated bytes by category in each section's recording, from its first event to its last. `first` is the
+/// index of the first section on the page. `line` is a level in bytes that every panel marks, with its name. Empty if
+/// no recording has events.
 pub(super) fn panels(
     out: &mut String,
     first: usize,
@@ -29,7 +29,7 @@ pub(super) fn panels(
     let peaks =
         drawn.iter().flat_map(|(_, _, columns)| columns).map(|bucket| bucket.peak.level.allocated_bytes);
     let Some(most) = peaks.chain([line.0]).max().filter(|_| !drawn.is_empty()) else { return Ok(()) };
-    // Leave some space, so that a line at the very top is visible.
+    // This leaves some space above, so that a line at the very top is visible.
     let most = most.saturating_add(most / 25).max(1);
     write!(out, "<h3>Allocated over the recording, on one scale</h3><div class=\"panels\">")?;
     for (nth, section, columns) in &drawn {

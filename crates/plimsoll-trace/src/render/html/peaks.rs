@@ -1,4 +1,4 @@
-//! The peaks of phases side by side, and why one step took more memory than another.
+//! The peaks of phases side by side, and why one step needed more memory than another step.
 
 use std::fmt::{self, Write};
 

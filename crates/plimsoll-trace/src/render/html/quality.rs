@@ -104,7 +104,7 @@ fn replayed(out: &mut String, device: &DeviceExplanation) -> fmt::Result {
     Ok(())
 }
 
-/// The blocks of the peak without a stack, by cause.
+/// The blocks that are live at the peak and have no stack, by cause.
 fn stackless(out: &mut String, quality: &DataQuality) -> fmt::Result {
     if quality.stackless.is_empty() {
         return Ok(());

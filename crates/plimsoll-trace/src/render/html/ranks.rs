@@ -1,5 +1,5 @@
-//! The beginning of a page about the ranks of a job: which rank differs from the others, a row for each rank, and the
-//! lines that differ.
+//! The beginning of a page about the ranks of a job: which rank differs from the other ranks, a row for each rank, and
+//! the lines that differ.
 
 use std::fmt::{self, Write};
 
@@ -14,7 +14,7 @@ use crate::render::ranks::{COLUMNS, ODD, RANGE, RankTable, line as line_name};
 use crate::render::verdict;
 use crate::render::words::{self, counted, plural};
 
-/// The number of ranks that have a row: the most important ones.
+/// The maximum number of ranks that have a row; the most important ranks do.
 const RANKS: usize = 256;
 /// The number of lines to show.
 const LINES: usize = 40;
@@ -95,7 +95,7 @@ pub(super) fn ranks(out: &mut String, table: &RankTable<'_>, drawn: &[usize], wh
     Ok(())
 }
 
-/// The figures in which a rank is odd, in words.
+/// The figures in which a rank is far from the other ranks, in words.
 fn odd(table: &RankTable<'_>, nth: usize) -> &'static str {
     match (table.ranks.allocated.is_odd(nth), table.ranks.reserved.is_odd(nth)) {
         (true, true) => "<strong class=\"bad\">odd</strong>: ",
@@ -165,7 +165,7 @@ fn lines(out: &mut String, table: &RankTable<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// The figures of a line, one for each column, and whether each is odd.
+/// The figures of a line, one for each column, and whether each is far from those of the other ranks.
 fn figures(line: &LineAcross, ranks: usize) -> Vec<(u64, bool)> {
     let across = &line.across;
     if ranks <= COLUMNS {

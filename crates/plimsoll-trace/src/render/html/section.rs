@@ -17,7 +17,7 @@ use crate::whatif::{SETTINGS, WhatIf};
 
 /// A part of the page: one device of a recording.
 pub(super) struct Section<'a> {
-    /// Its name; empty if it is the only section.
+    /// The name of the device; empty if there is only one section.
     pub(super) title: String,
     pub(super) report: Report<'a>,
     pub(super) device: &'a DeviceExplanation,
@@ -38,7 +38,7 @@ impl Section<'_> {
         }))
     }
 
-    /// The data that the script draws, if the page has this many sections.
+    /// The data that the script draws, for a page with this many sections: the more sections, the less data for each.
     pub(super) fn drawn(&self, sections: usize) -> Value {
         let share = |all: usize| (all / sections).max(all / SECTIONS);
         let device = self.device;
@@ -67,7 +67,7 @@ fn steps(device: &DeviceExplanation) -> Value {
     json!({ "apart": apart, "ends": numbers::words(ends.map(|&end| number(Some(end)))) })
 }
 
-/// The elements that the script draws into; empty if there is nothing to draw.
+/// The HTML elements into which the script draws; empty if there is nothing to draw.
 pub(super) fn drawings(device: &DeviceExplanation) -> [&'static str; 3] {
     let timeline = &device.timeline;
     let is_any = [

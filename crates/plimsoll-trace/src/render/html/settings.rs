@@ -1,4 +1,4 @@
-//! The same requests under other settings of the allocator, as a table.
+//! A table of what the recorded requests would need under other settings of the allocator.
 
 use std::fmt::{self, Write};
 

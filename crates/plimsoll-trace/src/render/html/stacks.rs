@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Write};
 
-/// One kind, in all columns.
+/// One kind of memory, in all columns.
 pub(super) struct Layer {
-    /// The class of its colour in page.css.
+    /// The class of the layer's colour in page.css.
     pub(super) class: String,
-    /// Its name, for the tooltip.
+    /// The name of the layer, for the tooltip.
     pub(super) name: String,
     /// Bytes, column by column.
     pub(super) bytes: Vec<u64>,

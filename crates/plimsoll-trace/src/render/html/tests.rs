@@ -101,7 +101,7 @@ fn what_a_file_says_never_becomes_a_tag_or_a_place() {
     assert_eq!(data["devices"].as_array().map(Vec::len), Some(1));
 }
 
-/// A page about two recordings, and one about this many ranks, the first of which is another recording.
+/// A page about two recordings, and a page about this many ranks, the first of which is another recording.
 fn pages_about_several(snapshots: [&Snapshot; 2], name: &str, ranks: usize) -> [String; 2] {
     let explained = snapshots.map(explained);
     let report = |side: usize| {

@@ -1,5 +1,5 @@
 //! Makes untrusted text safe for the page: [`Text`], [`Whole`] and [`Sentence`] for HTML, [`json`] for a script
-//! element. Whatever the text contains, it cannot end its element.
+//! element. Whatever the text contains, it cannot end the element that contains it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ const MOST_CHARS: usize = 240;
 /// The maximum number of characters of a sentence: it may name several lines.
 const MOST_OF_SENTENCE: usize = 1200;
 
-/// A text as HTML, for an element or between double quotes, shortened to a readable length.
+/// A text as HTML, for use inside an element or between double quotes, shortened to a readable length.
 pub(super) struct Text<T>(pub(super) T);
 
 impl<T: AsRef<str>> fmt::Display for Text<T> {
@@ -62,7 +62,7 @@ fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
             '>' => f.write_str("&gt;")?,
             '"' => f.write_str("&quot;")?,
             '\'' => f.write_str("&#39;")?,
-            // Bidirectional control characters could make a path look like another one.
+            // Bidirectional control characters could make a path look like another path.
             char if is_hidden(char) => f.write_str("\u{fffd}")?,
             char => fmt::Write::write_char(f, char)?,
         }
