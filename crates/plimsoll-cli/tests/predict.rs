@@ -389,6 +389,28 @@ fn ranks_hear_what_others_send_them() {
     answer(&torch.predict(&["--json", "--devices", "2"], &[]), 0);
 }
 
+/// The group is kept, as DeepSpeed keeps its groups, and the process sleeps after the destructors of PyTorch's libraries.
+const LEAVES: &str = "
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(libc.usleep, ctypes.c_void_p(600_000), None)
+import torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+dist.init_process_group('nccl')
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
+dist.all_reduce(torch.ones(1 << 10, device='cuda'))
+";
+
+#[needs(pytorch)]
+#[test]
+fn ranks_may_leave_their_group_to_the_end_of_the_process() {
+    let mut torch = Torch::new("leaves", LEAVES);
+    torch
+        .python
+        .extend(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"].map(str::to_owned));
+    answer(&torch.predict(&["--json", "--devices", "2"], &[]), 0);
+}
+
 const RESUMES: &str = "
 import io, torch
 import torch.distributed.optim

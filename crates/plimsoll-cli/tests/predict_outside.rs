@@ -144,6 +144,25 @@ fn what_is_gone_before_pytorchs_peak_is_not_added_to_it() {
     assert_eq!(report["totals"]["cuda_bytes"], (2 << 20) + outside + spare);
 }
 
+/// Managed memory, as paged optimizers of bitsandbytes allocate it, and more tensors than then fit beside it.
+const PAGED: &str = "
+import ctypes, torch
+kept = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')
+address = ctypes.c_void_p()
+assert ctypes.CDLL(None).cudaMallocManaged(ctypes.byref(address), ctypes.c_size_t(2 << 30), 1) == 0
+more = torch.empty(2 << 30, dtype=torch.uint8, device='cuda')
+";
+
+#[needs(pytorch)]
+#[test]
+fn managed_memory_moves_to_the_host_for_tensors() {
+    let torch = Torch::new("paged", PAGED);
+    let report = answer(&torch.predict(&["--json", "--gpu", "4GiB", "--cc", "9.0"], &[]), 0);
+    let limits = report["not_counted"].as_array().expect("limits");
+    let said = |limit: &Value| limit.as_str().is_some_and(|limit| limit.starts_with("managed memory"));
+    assert!(report["verdict"]["is"] == "fits" && limits.iter().any(said), "{report}");
+}
+
 /// Lines that a program of `outside/` printed: its stage, and the bytes outside the allocator.
 fn stages(text: &str, wanted: &[(&str, Value)]) -> Vec<(String, i64)> {
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -107,13 +107,18 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if the device has less free memory.
+    /// `OutOfMemory` if the device has less free memory. Managed memory needs none: it can be on the host.
     pub(crate) fn allocate(&mut self, device: usize, bytes: u64, kind: Kind) -> Outcome<u64> {
         let (asked_bytes, bytes) = (bytes, pages(bytes)?);
+        if let Kind::Managed(_) = kind {
+            self.uses.take_managed(device, bytes)?;
+            let begin = map(bytes, Access::Host).inspect_err(|_| self.uses.give_managed(device, bytes))?;
+            self.ranges.insert(begin, Range { begin, bytes, kind });
+            return Ok(begin);
+        }
         let small_bytes = matches!(kind, Kind::Device(_)).then_some(asked_bytes);
         let place = self.uses.place(device, small_bytes, bytes)?;
-        let access = if matches!(kind, Kind::Managed(_)) { Access::Host } else { Access::None };
-        let begin = map(bytes, access).inspect_err(|_| self.uses.remove(device, place, bytes))?;
+        let begin = map(bytes, Access::None).inspect_err(|_| self.uses.remove(device, place, bytes))?;
         self.ranges.insert(begin, Range { begin, bytes, kind });
         if let Some(place) = place {
             self.small.insert(begin, place);
@@ -143,7 +148,10 @@ impl Memory {
             self.pools.entry(device).or_default().current_bytes -= range.bytes;
         }
         let place = self.small.remove(&begin);
-        self.uses.remove(device, place, range.bytes);
+        match range.kind {
+            Kind::Managed(_) => self.uses.give_managed(device, range.bytes),
+            _ => self.uses.remove(device, place, range.bytes),
+        }
         self.forget(range);
         Ok(())
     }

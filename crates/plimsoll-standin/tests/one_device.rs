@@ -66,6 +66,29 @@ fn the_device_is_given_out_by_the_page_to_the_last_one() {
     c!(cudaGetLastError());
 }
 
+/// As measured on an H200 with the driver's functions.
+#[test]
+fn managed_memory_leaves_the_device_to_what_cannot_move() {
+    if !opened(test_name!()) {
+        return;
+    }
+    let managed = |pages: usize| {
+        let (mut address, flags) = (0, 1);
+        assert_eq!(c!(cudaMallocManaged(&mut address => *mut u64, pages * PAGE => usize, flags => u32)), 0);
+        address
+    };
+    let first = managed(20);
+    assert_eq!(left(), 12 * PAGE);
+    let held = malloc(22 * PAGE).expect("ten of the pages move to the host");
+    assert_eq!(left(), 0);
+    let second = managed(30);
+    assert_eq!((left(), malloc(15 * PAGE)), (0, Err(error::OUT_OF_MEMORY)));
+    c!(cudaGetLastError());
+    assert_eq!((free(held), left()), (0, 22 * PAGE));
+    assert_eq!((free(first), left()), (0, 22 * PAGE), "the first ones to go are those on the host");
+    assert_eq!((free(second), left()), (0, PAGES * PAGE));
+}
+
 #[test]
 fn an_address_is_never_handed_out_twice() {
     if !opened(test_name!()) {

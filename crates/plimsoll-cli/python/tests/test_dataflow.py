@@ -51,6 +51,9 @@ def used(text, value=3):
         ("def read():\n    return x.item()\nif read():\n    made = [].copy()", [("branch", 3)], False),
         ("kept = []\nkept.append(x.item())\nfor it in kept:\n    bytes(range(it))", [("size", 4)], False),
         ("n = x.item()\nn = 5\nlist(range(n))", [], False),
+        # A comprehension has no line, and its variable is not that of the assignment before it.
+        ("it = 1\nkept = [x.item()]\nall(it is None for it in kept)", [], False),
+        ("it = 1\nkept = [x.item()]\nmade = [list(range(it)) for it in kept]\nlist(range(it))", [("size", 3)], False),
     ],
 )
 def test_a_value_is_followed_to_what_it_decides(text, sinks, divides):

@@ -8,6 +8,9 @@ use crate::call;
 use crate::error::{Failure, Outcome};
 use crate::gpu::{Outside, setup};
 use crate::ledger::{Ledger, Peak, Refused, Row};
+use crate::notice;
+
+use super::PAGE_BYTES;
 
 /// The owner, in the ledger, of a process's context.
 pub(crate) const CONTEXT: &str = "context";
@@ -19,6 +22,15 @@ pub(super) struct Place {
     page: usize,
 }
 
+/// The managed memory of one device.
+#[derive(Debug, Default)]
+struct Managed {
+    /// All of its bytes.
+    all_bytes: u64,
+    /// Those on the device, which are part of the requested bytes.
+    here_bytes: u64,
+}
+
 /// The memory that this process uses on one device.
 #[derive(Debug, Default)]
 struct Use {
@@ -26,6 +38,8 @@ struct Use {
     requested_bytes: u64,
     /// The peak of the requested bytes.
     most_bytes: u64,
+    /// Managed memory, which the driver moves to the host when the device is full.
+    managed: Managed,
     /// The pages that small requests share.
     shared: SharedPages,
     /// The memory outside its requests.
@@ -115,8 +129,7 @@ impl Uses {
     ) -> Outcome {
         self.enter(device)?;
         let row = Row { owner: owner.to_owned(), part, figure, call: call::current() };
-        let bytes = self.device(device).bytes().saturating_add(figure.bytes);
-        if !setup().note(device, bytes) {
+        if !self.fits(device, figure.bytes) {
             let free_bytes = self.free_bytes(device);
             self.device(device).outside.refused = Some(Refused { row, free_bytes });
             return Err(Failure::OutOfMemory);
@@ -164,9 +177,7 @@ impl Uses {
     /// `OutOfMemory` if they do not.
     pub(crate) fn take(&mut self, device: usize, bytes: u64) -> Outcome {
         self.enter(device)?;
-        let it = self.device(device);
-        let all_bytes = it.bytes().checked_add(bytes).ok_or(Failure::OutOfMemory)?;
-        if !setup().note(device, all_bytes) {
+        if !self.fits(device, bytes) {
             return Err(Failure::OutOfMemory);
         }
         let it = self.device(device);
@@ -174,6 +185,52 @@ impl Uses {
         it.most_bytes = it.most_bytes.max(it.requested_bytes);
         it.peak.note(it.requested_bytes, &it.outside);
         Ok(())
+    }
+
+    /// Records that the process uses more bytes of a device, for which managed memory moves to the host if necessary.
+    /// Returns `false` if they do not fit.
+    fn fits(&mut self, device: usize, bytes: u64) -> bool {
+        let Some(all_bytes) = self.device(device).bytes().checked_add(bytes) else { return false };
+        if setup().note(device, all_bytes) {
+            return true;
+        }
+        // Another process may have taken the free bytes in between: then they do not fit.
+        let short_bytes = bytes.saturating_sub(self.free_bytes(device));
+        let it = self.device(device);
+        if short_bytes > it.managed.here_bytes || !setup().note(device, all_bytes - short_bytes) {
+            return false;
+        }
+        it.managed.here_bytes -= short_bytes;
+        it.requested_bytes -= short_bytes;
+        say_moved();
+        true
+    }
+
+    /// Adds managed memory. What does not fit on the device is on the host.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if there is no memory for a context.
+    pub(super) fn take_managed(&mut self, device: usize, bytes: u64) -> Outcome {
+        self.enter(device)?;
+        let here_bytes = bytes.min(self.free_bytes(device) / PAGE_BYTES * PAGE_BYTES);
+        let here_bytes = self.take(device, here_bytes).map_or(0, |()| here_bytes);
+        let managed = &mut self.device(device).managed;
+        managed.all_bytes += bytes;
+        managed.here_bytes += here_bytes;
+        if here_bytes < bytes {
+            say_moved();
+        }
+        Ok(())
+    }
+
+    /// Subtracts managed memory: first what is on the host.
+    pub(super) fn give_managed(&mut self, device: usize, bytes: u64) {
+        let managed = &mut self.device(device).managed;
+        managed.all_bytes -= bytes;
+        let freed_bytes = managed.here_bytes.saturating_sub(managed.all_bytes);
+        managed.here_bytes -= freed_bytes;
+        self.give(device, freed_bytes);
     }
 
     /// Subtracts bytes from the requests on a device.
@@ -204,6 +261,15 @@ impl Uses {
         let used = self.0.get(&device);
         used.map_or_else(String::new, |it| it.peak.text(it.outside.refused.as_ref()))
     }
+}
+
+/// Reports once that managed memory moved to the host.
+fn say_moved() {
+    notice::assume(
+        "managed memory (`cudaMallocManaged`)",
+        "fills the rest of the GPU: the driver moves its other pages to the host when they are not used, which makes \
+         steps slower; the host's figures leave them out",
+    );
 }
 
 impl Use {

@@ -115,7 +115,7 @@ impl Origins {
             let forward = forward.and_then(|Origin { line, package_line, .. }| {
                 Some(ForwardLine { frame: line?, package_line, by: FoundBy::Recorded })
             });
-            of_stacks.push(Origin { forward, ..origin(&marks, &derives, stacks.frame_ids(id)) });
+            of_stacks.push(Origin { forward, ..origin(snapshot, &marks, &derives, stacks.frame_ids(id)) });
         }
         let file = |id| snapshot.texts.get(stacks.get_frame(id).filename);
         let has_native = frames.map(file).any(|file| !is_python(file));
@@ -190,6 +190,10 @@ enum Mark {
     Checkpoint,
     /// A line of an installed package other than PyTorch.
     Package,
+    /// A line of such a package, and the activity that it shows unless a frame below shows another one.
+    Known(Activity),
+    /// The constructor of ZeRO's optimizer: it copies the parameters, and its empty buffers are for gradients.
+    Flattens,
     /// A call to an operator.
     Operator(Name),
     /// The computation of a derivative, with the name of the node if the frame shows it.
@@ -203,7 +207,12 @@ enum Mark {
     Plain,
 }
 
-fn origin(marks: &[Mark], derives: &[bool], frames: impl Iterator<Item = FrameId>) -> Origin {
+fn origin(
+    snapshot: &Snapshot,
+    marks: &[Mark],
+    derives: &[bool],
+    frames: impl Iterator<Item = FrameId>,
+) -> Origin {
     let mut origin = Origin::default();
     let (mut library, mut below_python, mut has_frames, mut derived) = (None, true, false, false);
     let (mut layer, mut in_module) = (None, false);
@@ -245,13 +254,19 @@ fn origin(marks: &[Mark], derives: &[bool], frames: impl Iterator<Item = FrameId
                     _ => Activity::Unknown,
                 }
             }
-            Mark::Package => {
+            Mark::Package | Mark::Known(_) | Mark::Flattens => {
                 library = library.or(Some(id));
                 if origin.line.is_none() {
                     origin.package_line = origin.package_line.or(Some(id));
                 }
                 below_python = false;
-                Activity::Unknown
+                let is_new = || origin.operator.is_some_and(|name| NEW.contains(&name.of(snapshot)));
+                match marks[id.index()] {
+                    Mark::Known(activity) if origin.activity <= Activity::Building => activity,
+                    Mark::Flattens if origin.activity == Activity::Unknown && is_new() => Activity::Bucketing,
+                    Mark::Flattens if origin.activity == Activity::Unknown => Activity::Building,
+                    _ => Activity::Unknown,
+                }
             }
             Mark::Operator(name) => {
                 if below_python {
@@ -288,7 +303,7 @@ fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
         } else if !is_library(file) {
             Mark::User
         } else if is_package(file) {
-            package_activity(file, name).map_or(Mark::Package, Mark::Library)
+            package_mark(file, name)
         } else {
             library_mark(file, name)
         }
@@ -336,30 +351,47 @@ fn derives(snapshot: &Snapshot, frame: &Frame) -> bool {
     matches!(snapshot.texts.get(frame.name), "backward" | "vjp")
 }
 
-/// The activity that a package's function shows: it loads a model's weights (transformers, diffusers, accelerate,
-/// peft), copies them to flat buffers (DeepSpeed's ZeRO), quantises them (bitsandbytes), or is an optimizer.
-fn package_activity(file: &str, name: &str) -> Option<Activity> {
-    const LOADS: [&str; 4] =
-        ["from_pretrained", "load_checkpoint_in_model", "load_checkpoint_and_dispatch", "from_single_file"];
+/// What a package's function shows: it loads or converts a model's weights (transformers, diffusers, accelerate, peft),
+/// copies them to flat buffers, gathers them or sends gradients (DeepSpeed's ZeRO), quantises them (bitsandbytes), or
+/// is an optimizer.
+fn package_mark(file: &str, name: &str) -> Mark {
+    const LOADS: [&str; 7] = [
+        "from_pretrained",
+        "load_checkpoint_in_model",
+        "load_checkpoint_and_dispatch",
+        "from_single_file",
+        "prepare_model_for_kbit_training",
+        "get_peft_model",
+        "inject_adapter_in_model",
+    ];
     let file = file.replace('\\', "/");
     let is_in = |folder: &str| file.contains(folder);
-    match name {
-        _ if LOADS.contains(&name) => Some(Activity::Building),
-        "__init__" if is_in("/deepspeed/runtime/") => Some(Activity::Building),
-        "step" if is_in("/deepspeed/runtime/") => Some(Activity::OptimizerStep),
-        // In ZeRO, the function `backward` allocates the buckets.
-        "backward" if is_in("/deepspeed/runtime/zero/") => Some(Activity::Bucketing),
-        _ if is_in("/deepspeed/runtime/zero/part") && name.contains("all_gather") => {
-            Some(Activity::Gathering)
-        }
-        "_quantize" | "cuda" | "to" | "from_prequantized" if is_in("/bitsandbytes/nn/") => {
-            Some(Activity::Building)
-        }
-        "init_state" if is_in("/bitsandbytes/optim/") => Some(Activity::OptimizerState),
-        "step" if is_in("/bitsandbytes/optim/") => Some(Activity::OptimizerStep),
-        _ => None,
-    }
+    let zero = is_in("/deepspeed/runtime/zero/");
+    let optimizer = is_in("/deepspeed/runtime/zero/stage");
+    let gathers = ["all_gather", "allgather", "fetch_sub_module"].iter().any(|part| name.contains(part));
+    let activity = match name {
+        "__init__" if optimizer => return Mark::Flattens,
+        _ if LOADS.contains(&name) => Activity::Building,
+        "__init__" if is_in("/deepspeed/runtime/") => Activity::Building,
+        _ if zero && name.starts_with("_create_fp") => Activity::Building,
+        "step" if is_in("/deepspeed/runtime/") => Activity::OptimizerStep,
+        // These functions allocate the buckets, the second one in the backward pass.
+        "backward" if optimizer => Activity::Bucketing,
+        "setup_buckets" if optimizer => Activity::Accumulating,
+        // Hooks of gradients, and what is left of their work when the backward pass ends.
+        "grad_handling_hook" | "reduce_ready_partitions_and_remove_grads" if optimizer => Activity::Backward,
+        _ if optimizer && name.contains("_ipg_grads") => Activity::Backward,
+        _ if is_in("/deepspeed/runtime/zero/part") && (gathers || name == "wait") => Activity::Gathering,
+        "_quantize" | "cuda" | "to" | "from_prequantized" if is_in("/bitsandbytes/nn/") => Activity::Building,
+        "init_state" if is_in("/bitsandbytes/optim/") => Activity::OptimizerState,
+        "step" if is_in("/bitsandbytes/optim/") => Activity::OptimizerStep,
+        _ => return Mark::Package,
+    };
+    Mark::Known(activity)
 }
+
+/// Operators that create a tensor without a source.
+const NEW: [&str; 3] = ["empty_memory_format", "zeros", "zeros_like"];
 
 fn library_mark(file: &str, name: &str) -> Mark {
     let file = file.replace('\\', "/");

@@ -7,6 +7,7 @@ bytes on the GPU for Python objects.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -61,6 +62,16 @@ def end_generation(module: Any) -> None:
         return has_unfinished(self, is_finished, *args, **options)
 
     criteria.__call__, mixin._has_unfinished_sequences = judged, goes_on
+
+
+def end_groups(torch: Any, pid: int) -> None:
+    """Ends this process's groups when the interpreter exits. Libraries such as DeepSpeed keep theirs, and a thread of
+    PyTorch watches each until the process has ended. If it wakes after the destructors of PyTorch's libraries have run,
+    it aborts the process. Here that is likely, because the process takes longer to exit than it takes without `predict`.
+    """
+    if os.getpid() == pid and torch.distributed.is_available() and torch.distributed.is_initialized():
+        with contextlib.suppress(Exception):
+            torch.distributed.destroy_process_group()
 
 
 def send_objects(torch: Any) -> None:

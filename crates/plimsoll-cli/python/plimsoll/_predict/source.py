@@ -154,6 +154,8 @@ def reaches(source: Source, scope: Any, name: str, statement: Any, load: Any) ->
         names = [part for target in targets for part in ast.walk(target)]
         return any(isinstance(part, ast.Name) and part.id == name and isinstance(part.ctx, ast.Store) for part in names)
 
+    if isinstance(statement, ast.comprehension):  # its variable exists only in the expression around it
+        return any(it is load for it in ast.walk(source.parents[statement]))
     last: Any = None
     node = source.statement(load)
     while last is None and node is not None and node is not scope:

@@ -71,8 +71,7 @@ class Watch:
         self.finish_up = Finish(torch)
         self.growth, self.late, self.varying = Growth(torch), Late(torch), Varying()
         self.growing, self.falling = Growing(torch), Falling(torch)
-        self.warnings = Warnings(torch, self.reads)
-        self.graphs = Graphs(torch, self.count)
+        self.warnings, self.graphs = Warnings(torch, self.reads), Graphs(torch, self.count)
         self.hosted = Hosted(torch)
         sparse.torch_save(torch)
         self.host = Host(torch)
@@ -84,6 +83,7 @@ class Watch:
         torch.cuda._lazy_call(self.start)
         register_optimizer_step_post_hook(self.stepped)
         self.watch_optimizers()
+        atexit.register(patches.end_groups, torch, os.getpid())  # runs after the next line's
         atexit.register(self.end)
         patches.trust_values(torch)
         if settings.WITH:

@@ -166,6 +166,63 @@ fn optimizers_of_packages_are_recognised_by_their_functions() {
     check(optim, "step", Activity::OptimizerStep);
 }
 
+/// Stacks of DeepSpeed 0.19 and peft 0.21, innermost function first, as recorded on the stand-in.
+#[test]
+fn what_zero_builds_gathers_and_sends_is_told_apart() {
+    let op = |name: &str| format!("at::_ops::{name}::call(at::Tensor const&)");
+    let check = |operator: &str, frames: &[(&str, &str)], activity| {
+        let native = op(operator);
+        let paths: Vec<String> = frames.iter().map(|(file, _)| format!("/x/site-packages/{file}")).collect();
+        let names = paths.iter().zip(frames).map(|(path, (_, name))| (path.as_str(), *name));
+        let all: Vec<(&str, &str)> =
+            [("", native.as_str())].into_iter().chain(names).chain([("train.py", "main")]).collect();
+        check(&all, Some("train.py"), Some(operator), activity);
+    };
+    const ENGINE: (&str, &str) = ("deepspeed/runtime/engine.py", "__init__");
+    let (one, three) = ("deepspeed/runtime/zero/stage_1_and_2.py", "deepspeed/runtime/zero/stage3.py");
+    check("clone", &[(one, "__init__"), ENGINE], Activity::Building);
+    check("cat", &[(one, "flatten_dense_tensors_aligned"), (one, "__init__"), ENGINE], Activity::Building);
+    check("zeros", &[(one, "__init__"), ENGINE], Activity::Bucketing);
+    let sets_up = [(three, "_setup_for_real_optimizer"), (three, "__init__"), ENGINE];
+    check("zeros", &sets_up, Activity::Bucketing);
+    check("empty_memory_format", &sets_up, Activity::Bucketing);
+    let defragments = [
+        ("deepspeed/runtime/zero/utils.py", "defragment"),
+        (three, "_create_fp16_partitions_with_defragmentation"),
+        (three, "__init__"),
+    ];
+    check("empty_memory_format", &defragments, Activity::Building);
+    let first_step = [
+        ("torch/optim/adamw.py", "_init_group"),
+        (one, "initialize_optimizer_states"),
+        (one, "__init__"),
+        ENGINE,
+    ];
+    check("zeros_like", &first_step, Activity::OptimizerState);
+    let waits = [
+        ("deepspeed/utils/nvtx.py", "wrapped_fn"),
+        ("deepspeed/runtime/zero/partition_parameters.py", "wait"),
+        ("deepspeed/runtime/zero/partitioned_param_coordinator.py", "fetch_sub_module"),
+    ];
+    check("cat", &waits, Activity::Gathering);
+    let linear = [("deepspeed/runtime/zero/linear.py", "backward"), ("torch/autograd/function.py", "apply")];
+    check("matmul", &linear, Activity::Backward);
+    let hook = [(one, "setup_buckets"), (one, "process_gradients"), (one, "grad_handling_hook")];
+    check("empty_memory_format", &hook, Activity::Accumulating);
+    let last = [(one, "reduce_ipg_grads"), ("deepspeed/runtime/engine.py", "allreduce_gradients")];
+    check("to_dtype", &last, Activity::Backward);
+    check("to_dtype", &[("peft/utils/other.py", "prepare_model_for_kbit_training")], Activity::Building);
+}
+
+#[test]
+fn the_line_of_a_known_package_is_shown_beside_the_users() {
+    let step = ("/x/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", "step");
+    let engine = ("/x/site-packages/deepspeed/runtime/engine.py", "_take_model_step");
+    let (snapshot, stack) = snapshot(&[step, engine, ("train.py", "main")]);
+    let line = Origins::of(&snapshot).get(stack).package_line.expect("a line");
+    assert_eq!(snapshot.texts.get(snapshot.stacks.get_frame(line).filename), step.0);
+}
+
 #[test]
 fn modules_that_are_brought_to_the_device_are_being_built() {
     let convert = ("/x/site-packages/torch/nn/modules/module.py", "convert");
