@@ -66,29 +66,32 @@ sqlite3.connect('data.db').executescript('create table a (b)')
 print('ALL DONE')
 ";
 
-/// Runs `predict` with these options as a user without rights, in a folder in which these files
-/// belong to another group. `None` if this user can make no such files.
-fn of_a_group(name: &str, options: &[&str], files: &[&str]) -> Option<Output> {
-    let folder = Folder::new(name);
-    for name in ["home", "runs"] {
-        fs::create_dir(folder.file(name)).expect("made");
-    }
-    for name in ["log", "old", "runs/last", "data.db"] {
-        fs::write(folder.file(name), "").expect("written");
-    }
-    let own = |id: &str| {
-        let output = Command::new("id").arg(id).output().expect("it starts");
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    };
-    let is_root = own("-u") == "0";
-    let others = own("-G");
-    let mut others = others.split(' ').filter(|it| *it != own("-g")).filter_map(|it| it.parse().ok());
-    let group = if is_root { Some(5000) } else { others.next() };
-    for name in files {
-        chown(folder.file(name), None, Some(group?)).expect("the user's group");
-    }
+/// A program whose shell changes a file in the folder of its argument.
+const OF_A_SHELL: &str = "
+import os, subprocess, sys
+os.system(f'cd {sys.argv[1]} && echo x >> log')
+subprocess.run(f'test -s {sys.argv[1]}/log', shell=True, check=True)
+print('ALL DONE')
+";
+
+/// The output of id(1).
+fn own(id: &str) -> String {
+    let output = Command::new("id").arg(id).output().expect("it starts");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// A group of this user other than the primary one, if there is one.
+fn another_group() -> Option<u32> {
+    let all = own("-G");
+    let mut others = all.split(' ').filter(|it| *it != own("-g")).filter_map(|it| it.parse().ok());
+    if own("-u") == "0" { Some(5000) } else { others.next() }
+}
+
+/// Runs `predict` with these options, as a user without rights, on a program with these arguments.
+fn without_rights(folder: &Folder, options: &[&str], program: &[&str]) -> Output {
+    fs::create_dir_all(folder.file("home")).expect("made");
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    if is_root {
+    if own("-u") == "0" {
         command = Command::new("setpriv");
         command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]);
         command.arg(env!("CARGO_BIN_EXE_plimsoll"));
@@ -96,9 +99,24 @@ fn of_a_group(name: &str, options: &[&str], files: &[&str]) -> Option<Output> {
     command
         .args(["predict", "--json", "--gpu", "T4"])
         .args(options)
-        .args(["--", "python3", "-c", OF_A_GROUP]);
+        .args(["--", "python3", "-c"])
+        .args(program);
     command.current_dir(&folder.0).env("HOME", folder.file("home")).env_remove("XDG_CACHE_HOME");
-    let output = command.output().expect("it starts");
+    command.output().expect("it starts")
+}
+
+/// Runs `predict` with these options as a user without rights, in a folder in which these files
+/// belong to another group. `None` if this user can make no such files.
+fn of_a_group(name: &str, options: &[&str], files: &[&str]) -> Option<Output> {
+    let folder = Folder::new(name);
+    fs::create_dir(folder.file("runs")).expect("made");
+    for name in ["log", "old", "runs/last", "data.db"] {
+        fs::write(folder.file(name), "").expect("written");
+    }
+    for name in files {
+        chown(folder.file(name), None, Some(another_group()?)).expect("the user's group");
+    }
+    let output = without_rights(&folder, options, &[OF_A_GROUP]);
     assert_eq!(fs::read_to_string(folder.file("log")).expect("there"), "");
     assert!(fs::exists(folder.file("runs/last")).expect("readable"));
     Some(output)
@@ -128,4 +146,22 @@ fn an_overlay_that_cannot_copy_a_file_is_named() {
         "{summary}"
     );
     assert!(summary.ends_with("--isolation redirect can"), "{summary}");
+}
+
+/// A folder outside the program's own, which belongs to another group, and which only the program's shell names.
+#[needs(python3)]
+#[test]
+fn a_shell_that_fails_in_a_folder_of_another_group_is_redirected() {
+    let Some(group) = another_group() else { return };
+    let (folder, other) = (Folder::new("walk-shell"), Folder::new("walk-shell-other"));
+    fs::write(other.file("log"), "").expect("written");
+    for path in [other.0.clone(), other.file("log").into()] {
+        chown(path, None, Some(group)).expect("the user's group");
+    }
+    let output = without_rights(&folder, &[], &[OF_A_SHELL, &other.file("")]);
+    let report = json(&output);
+    assert!(stderr(&output).contains("\nALL DONE\n"), "{}", stderr(&output));
+    assert_eq!(report["writes"]["isolation"], "redirect", "{report:#}");
+    assert!(report["writes"]["instead_of"].to_string().contains("walk-shell-other"), "{report:#}");
+    assert_eq!(fs::read_to_string(other.file("log")).expect("there"), "");
 }

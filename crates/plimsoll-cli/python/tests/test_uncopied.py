@@ -36,3 +36,25 @@ def test_only_files_of_unknown_owners_are_noted(tmp_path, monkeypatch):
     watch(*change)
     assert noted.read_text() == f"{file}\n"
     assert not uncopied.is_uncopied("/dev/null")
+
+
+def test_a_command_names_its_folder_and_the_paths_in_its_words(tmp_path):
+    old = tmp_path / "old"
+    old.write_text("")
+    folder, here = str(tmp_path), os.getcwd()
+
+    def named(event, *args):
+        return set(uncopied.named(event, args))
+
+    assert named("os.system", f"cd {folder} && echo x >>{old}".encode()) >= {here, folder, str(old)}
+    assert named("subprocess.Popen", "sh", ["cp", "a", "old"], folder, None) == {folder, str(old)}
+    assert named("os.exec", "/bin/touch", ["touch", f"{folder}/new"], {}) == {here, folder}
+
+
+def test_what_a_command_names_is_noted_apart(tmp_path, monkeypatch):
+    noted, named = tmp_path / "noted", tmp_path / "named"
+    monkeypatch.setattr(uncopied, "FILE", str(noted))
+    monkeypatch.setattr(uncopied, "NAMED", str(named))
+    monkeypatch.setattr(uncopied, "UNKNOWN", os.getuid())
+    uncopied.Watch()("subprocess.Popen", ("sh", ["sh", "-c", "true"], str(tmp_path), None))
+    assert not noted.exists() and str(tmp_path) in named.read_text().split()

@@ -6,6 +6,7 @@ isolation, or the report names the file.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 FILE = os.path.join(os.path.dirname(settings.FOLDER), "uncopied")
+# The file for what a command that the program starts may change. It counts only if the program fails.
+NAMED = f"{FILE}-by-a-command"
 
 UNKNOWN = 65534  # the owner or group of a file that the namespace does not have
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -42,13 +45,14 @@ class Watch:
         self.busy = False
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
-        if (event != "open" and event not in CHANGES) or self.busy:
+        if (event != "open" and event not in CHANGES and event not in STARTS) or self.busy:
             return
         self.busy = True
         try:
-            for path in copied(event, args):
+            places, file = (named(event, args), NAMED) if event in STARTS else (copied(event, args), FILE)
+            for path in places:
                 if is_uncopied(path):
-                    note(path)
+                    note(path, file)
         except Exception:
             pass  # in this case, the program's own call fails
         finally:
@@ -69,6 +73,32 @@ CHANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     "os.utime": ((0,), (), (3,)),
     "sqlite3.connect": ((0,), (0,), ()),
 }
+
+# The events that start a command, with the positions of its words and of its folder among the arguments.
+STARTS: dict[str, tuple[int, int | None]] = {
+    "os.exec": (1, None),
+    "os.posix_spawn": (1, None),
+    "os.spawn": (2, None),
+    "os.system": (0, None),
+    "subprocess.Popen": (1, 2),
+}
+MOST_WORDS = 100
+
+
+def named(event: str, args: tuple[Any, ...]) -> Iterator[str]:
+    """The files and folders that a command names: its current folder, and the words that are paths, also inside the
+    text of a shell. A word that does not exist stands for the folder that it would be created in.
+    """
+    words, at = args[STARTS[event][0]], STARTS[event][1]
+    folder = os.path.abspath(os.fsdecode(at is not None and args[at] or os.curdir))
+    yield folder
+    texts = [words] if isinstance(words, (str, bytes)) else list(words)
+    parts = [part for text in texts for part in re.split(r"[\s;&|<>()'\"=]+", os.fsdecode(text)) if part]
+    for part in parts[:MOST_WORDS]:
+        path = os.path.join(folder, part)
+        if os.path.exists(path):
+            yield path
+        yield parent(path)
 
 
 def copied(event: str, args: tuple[Any, ...]) -> Iterator[str]:
@@ -105,7 +135,7 @@ def is_uncopied(path: str) -> bool:
     return is_file and is_foreign and (os.geteuid() == 0 or os.access(path, os.W_OK))
 
 
-def note(path: str) -> None:
-    """Records the path of a file that cannot be copied."""
-    with open(FILE, "a") as file:
-        file.write(f"{os.path.abspath(path)}\n")
+def note(path: str, file: str) -> None:
+    """Adds a path to one of the files above."""
+    with open(file, "a") as lines:
+        lines.write(f"{os.path.abspath(path)}\n")

@@ -24,7 +24,7 @@ use crate::exit::{Exit, Failure};
 use crate::guard::SUPERVISOR;
 use crate::output;
 use crate::predict::args::PredictArgs;
-use crate::predict::view::{ENDING, Ending, Isolation, Spec, UNCOPIED};
+use crate::predict::view::{ENDING, Ending, Isolation, Spec, UNCOPIED, UNCOPIED_BY_A_COMMAND};
 use crate::processes::{self, PYTORCH};
 use crate::scratch::unreadable;
 
@@ -62,7 +62,13 @@ impl Session {
                 supervisor(command, &spec, args.quiet).map_err(|why| Unrun::Refused(unreadable(&why)))?;
             let (ended, mut ending) = run(&mut supervisor, args.timeout, stop, run_folder, &self.signals)
                 .map_err(Unrun::Unstarted)?;
-            let blocked = uncopied(run_folder).filter(|_| !is_chosen && ended != Ended::Interrupted);
+            // What a command may have changed counts only if the program failed.
+            let named = || match ended {
+                Ended::Status(_) => first_line(&run_folder.join(UNCOPIED_BY_A_COMMAND)),
+                _ => None,
+            };
+            let blocked = uncopied(run_folder).or_else(named);
+            let blocked = blocked.filter(|_| !is_chosen && ended != Ended::Interrupted);
             match (ending.refused.clone(), ending.unstarted.clone(), blocked) {
                 (Some(why), ..) => {
                     refused.push(format!("{}: {why}", isolation.map_or("none", Isolation::name)));
@@ -94,7 +100,12 @@ impl Session {
 
 /// The file that an overlay could not copy for the program, if there was such a file.
 pub(in crate::predict) fn uncopied(run_folder: &Path) -> Option<PathBuf> {
-    let text = std::fs::read(run_folder.join(UNCOPIED)).ok()?;
+    first_line(&run_folder.join(UNCOPIED))
+}
+
+/// The path in the first line of a file, if it can be read.
+fn first_line(file: &Path) -> Option<PathBuf> {
+    let text = std::fs::read(file).ok()?;
     let line = text.split(|byte| *byte == b'\n').next()?;
     Some(OsString::from_vec(line.to_vec()).into())
 }
@@ -106,7 +117,7 @@ fn cleared(run_folder: &Path) -> io::Result<()> {
         std::fs::remove_dir_all(&folder)?;
         std::fs::create_dir(&folder)?;
     }
-    for name in [UNCOPIED, "view.json"] {
+    for name in [UNCOPIED, UNCOPIED_BY_A_COMMAND, "view.json"] {
         match std::fs::remove_file(run_folder.join(name)) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
             _ => {}

@@ -35,5 +35,5 @@ pub(super) use self::spec::Spec;
 pub(crate) use self::spec::{Isolation, Replaced, Writes};
 pub(crate) use self::supervise::run;
 pub(super) use self::supervise::{ENDING, Ending};
-pub(super) use self::uncopied::UNCOPIED;
+pub(super) use self::uncopied::{UNCOPIED, UNCOPIED_BY_A_COMMAND};
 pub(super) use self::written::{File, Kind, Written};
