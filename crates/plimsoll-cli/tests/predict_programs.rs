@@ -259,6 +259,8 @@ fn parts_of_a_job_have_their_own_size_and_ranks_though_one_rank_runs_alone() {
 const COMPILES: &str = "
 import os, torch
 os.environ['TORCHINDUCTOR_CACHE_DIR'] = os.environ['USERS_CACHE']
+from torch._inductor import async_compile
+async_compile.AsyncCompile.wait_pool_ready()
 layer = torch.compile(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda())
 layer(torch.ones(8, 64, device='cuda')).sum().backward()
 ";

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from .._inject import imports
 from . import network, renames, settings, space, uncopied
@@ -33,6 +34,7 @@ def begin() -> None:
         "torch.distributed.checkpoint.state_dict": state_dicts,
         "torchvision": torchvision,
         "torch._inductor.runtime.cache_dir_utils": keep_inductor,
+        "torch._inductor.compile_worker.subproc_pool": keep_workers,
         "triton.knobs": keep_triton,
     }
     then.update(network.HOOKS)
@@ -117,6 +119,27 @@ def keep_inductor(module: Any) -> None:
         return place
 
     module.cache_dir = module.default_cache_dir = cache_dir
+
+
+def keep_workers(module: Any) -> None:
+    """Makes Inductor's compile workers run our code too. They get `sys.path` in place of PYTHONPATH, and our folder is
+    not in it, so they would write to the user's caches.
+    """
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    original, name = module.SubprocPool.__init__, "TORCH_CUSTOM_PYTHONPATH"
+
+    def start(self: Any, *args: Any, **kwargs: Any) -> None:
+        users = os.environ.get(name)
+        os.environ[name] = os.pathsep.join([here, *(sys.path if users is None else [users])])
+        try:
+            original(self, *args, **kwargs)
+        finally:
+            if users is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = users
+
+    module.SubprocPool.__init__ = start
 
 
 def keep_triton(module: Any) -> None:
