@@ -270,7 +270,7 @@ for step in range(4):
     assert!(stdout(&text).contains("Depends on device values") && stdout(&text).contains("train.py:6"));
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
     let torch = Torch::new("plan-catches", &CATCHES.replace("MODEL", model()));

@@ -141,7 +141,7 @@ for _ in range(3):
         torch.autograd.grad(seen[-1].sum(), model[2].down.weight)
 ";
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_graph_that_nobody_uses_is_named_with_its_line_and_is_not_kept() {
     let torch = Torch::new("plan-graph", GRAPH);

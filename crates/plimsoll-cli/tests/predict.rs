@@ -139,7 +139,7 @@ fn the_peaks_are_the_programs_own() {
     assert_eq!(explained(&snapshot)["peak_allocated"]["allocated_bytes"], judged["peak_allocated_bytes"]);
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn the_largest_width_that_fits_is_found() {
     let torch = Torch::new("find", TRAINS);

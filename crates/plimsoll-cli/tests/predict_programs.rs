@@ -293,7 +293,7 @@ torch.compile(lambda x: (x.t() * x).sin(), options=dict(max_autotune_pointwise=T
 print(sys.argv[1], torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), flush=True)
 ";
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn the_peaks_with_a_warm_compile_cache_are_those_of_a_second_process() {
     let output = predict("compiles-twice", COMPILES_TWICE, &["--json", "--whole"], &[]);

@@ -83,6 +83,12 @@ fn an_evaluation_that_grows_runs_to_its_end_or_its_need_is_computed() {
     assert!((800 << 20..900 << 20).contains(&peak), "{report}");
     assert!(report["not_counted"].to_string().contains("copies of one"), "{report}");
     assert_eq!(report["exact"], false);
+}
+
+#[needs(pytorch, nightly)]
+#[test]
+fn an_evaluation_whose_batches_are_copies_is_computed_or_ends_with_the_last_one() {
+    let torch = Torch::new("evaluates-slowly", EVALUATES);
     // Copies have the same name, which hides the growth, so it is computed.
     let report = answer(&predict(&torch, "300MiB", &["--json"], &["names", "slow"]), 4);
     assert!(summary(&report).contains("of 200 batches"), "{report}");
@@ -162,13 +168,21 @@ for step in range(0 if how == 'value' else 100000):
 #[test]
 fn growth_that_ends_is_not_taken_for_growth_without_end() {
     let torch = Torch::new("bounded", BOUNDED);
-    for how in ["last", "cleared", "breaks"] {
-        let report = answer(&predict(&torch, "4GiB", &["--json"], &[how]), 0);
-        assert!(summary(&report).starts_with("fits"), "{how}: {report}");
-    }
+    let report = answer(&predict(&torch, "4GiB", &["--json"], &["cleared"]), 0);
+    assert!(summary(&report).starts_with("fits"), "{report}");
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["value"]), 0);
     let warning = report["warnings"][0].as_str().expect("a warning");
     assert!(warning.starts_with("train.py:17: a value read from the GPU ends the loop"), "{report}");
+}
+
+#[needs(pytorch, nightly)]
+#[test]
+fn growth_of_a_bounded_list_or_until_a_break_is_not_taken_for_growth_without_end() {
+    let torch = Torch::new("bounded-more", BOUNDED);
+    for how in ["last", "breaks"] {
+        let report = answer(&predict(&torch, "4GiB", &["--json"], &[how]), 0);
+        assert!(summary(&report).starts_with("fits"), "{how}: {report}");
+    }
 }
 
 /// Trains in steps of 4 MiB. At a fixed interval it keeps 4 MiB, or evaluates with 64 MiB, or a batch of the loader is
@@ -212,17 +226,10 @@ for step in range(100000):
 #[test]
 fn code_of_the_loop_that_starts_later_runs_or_is_named() {
     let torch = Torch::new("late", LATE);
-    let peak = |report: &Value| report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["keeps", "5"]), 4);
     let first = summary(&report);
     assert!(first.starts_with("grows by 4.00 MiB every 5 steps: out of memory at about step 5,"), "{first}");
     assert!(first.ends_with("of 100,000 (train.py:7)"), "{first}");
-    // Code that is reached in time is included in the figures.
-    let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "8"]), 0);
-    assert!(
-        peak(&report) > 128 << 20 && report["not_seen"].as_array().is_some_and(Vec::is_empty),
-        "{report}"
-    );
     // Code that is not reached is reported, except for conditions on the configuration, and code that only
     // prints.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "90000"]), 0);
@@ -230,6 +237,19 @@ fn code_of_the_loop_that_starts_later_runs_or_is_named() {
     let named = "not seen: train.py:33 (`if how == 'evaluates' and step % every == every - 1`) did not run in the \
                  first 3 steps; add --steps 90001 or --whole";
     assert_eq!(report["not_seen"], serde_json::json!([named]));
+}
+
+#[needs(pytorch, nightly)]
+#[test]
+fn code_of_the_first_step_or_of_a_later_batch_runs_or_is_named() {
+    let torch = Torch::new("late-more", LATE);
+    let peak = |report: &Value| report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
+    // Code that is reached in time is included in the figures.
+    let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "8"]), 0);
+    assert!(
+        peak(&report) > 128 << 20 && report["not_seen"].as_array().is_some_and(Vec::is_empty),
+        "{report}"
+    );
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["begins", "90000"]), 0);
     let named = "not seen: train.py:24 (`if how == 'begins' and step % every == 0`) ran only in the first step, when \
                  the optimizer had no state; add --steps 90001 or --whole";

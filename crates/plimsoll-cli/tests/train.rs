@@ -319,7 +319,7 @@ fn a_reader_that_goes_away_is_no_error() {
     assert!(!errors.contains("panicked") && !errors.contains("error"), "{errors}");
 }
 
-#[needs(shared_data)]
+#[needs(shared_data, nightly)]
 #[test]
 fn five_epochs_on_the_real_images_reach_97_percent_within_a_limit() {
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/mnist");
