@@ -1,4 +1,4 @@
-# not needed at the peak: opt, total
+# not needed at the peak: opt, total, x
 import torch
 
 net = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 10)).cuda()
