@@ -30,6 +30,9 @@ use crate::techniques::Technique;
 /// The number of steps after which training is stopped, unless code of the training loop has not run yet (`late.py`).
 const STEPS: u64 = 3;
 
+/// PyTorch's variable for how it finds the names of C++ frames.
+const SYMBOLIZE: &str = "TORCH_SYMBOLIZE_MODE";
+
 /// A program that has ended.
 #[derive(Debug)]
 pub(super) struct Run {
@@ -163,6 +166,10 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     // The user's CUDA_VISIBLE_DEVICES refers to real devices.
     child.env_remove("CUDA_VISIBLE_DEVICES");
     child.env("PYTHONPATH", inject::python_path(&place.python));
+    if std::env::var_os(SYMBOLIZE).is_none() {
+        // PyTorch names C++ frames by the symbols that libraries export. `addr2line` takes a second or more.
+        child.env(SYMBOLIZE, "dladdr");
+    }
     let is_expandable = args.with.as_ref().is_some_and(|set| set.has(Technique::Expandable));
     let expandable = is_expandable.then(|| inject::expandable(args.alloc_conf.as_deref()));
     if let Some(set) = &args.with {

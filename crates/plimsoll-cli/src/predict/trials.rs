@@ -78,8 +78,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    fn args(&self, set: &Set, mut variables: Vec<(&'static str, OsString)>) -> PredictArgs {
-        variables.push(fast_symbols());
+    fn args(&self, set: &Set, variables: Vec<(&'static str, OsString)>) -> PredictArgs {
         PredictArgs {
             gpu: self.gpu.clone(),
             cc: self.cc.clone(),
@@ -130,12 +129,6 @@ fn peaks_only() -> (&'static str, OsString) {
 /// The environment variable that keeps the recording of events on.
 fn recorded() -> (&'static str, OsString) {
     (peaks_only().0, OsString::new())
-}
-
-/// The variable that makes PyTorch name C++ frames by the symbols that libraries export, instead of with `addr2line`, which
-/// takes seconds of processor time.
-fn fast_symbols() -> (&'static str, OsString) {
-    ("TORCH_SYMBOLIZE_MODE", "dladdr".into())
 }
 
 /// The variable that makes a program continue after its steps until its reserved bytes stop growing.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import collections
 import linecache
+import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -35,6 +36,7 @@ class Further:
     def __init__(self, known: Tensors) -> None:
         self.known = known
         self.modules: dict[str, str] = {}
+        self.seen: tuple[int, str] | None = None  # the number of loaded modules at the last search, and the newest one
         self.read(Program({}))
 
     def read(self, program: Program) -> None:
@@ -54,6 +56,10 @@ class Further:
 
     def refresh(self) -> None:
         """Searches again if the program has loaded more modules."""
+        seen = len(sys.modules), next(reversed(sys.modules))
+        if seen == self.seen:
+            return
+        self.seen = seen
         now = loaded()
         if now != self.modules:
             self.modules = now
