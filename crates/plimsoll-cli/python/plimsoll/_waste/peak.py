@@ -72,6 +72,8 @@ class Peak:
         self.looks: collections.Counter[tuple[CodeType, str]] = (
             collections.Counter()
         )  # examinations of a variable with MANY objects that found nothing
+        # The peak, and the rows, at the last examination for these lines.
+        self.looked: dict[tuple[Any, ...], tuple[int, list[protocol.Waste]]] = {}
         self.spent = 0.0
         self.risen: set[tuple[CodeType, int]] = set()  # lines where the peak has risen
         self.listener = LISTENER(self.called)
@@ -108,7 +110,7 @@ class Peak:
             self.rows = before[1]
         else:
             self.at_backward = None
-            self.rows = self.look(stack, is_done=bool(stack) and stack[0][0] is frame)
+            self.rows = self.look_again(stack, is_done=bool(stack) and stack[0][0] is frame)
         self.risen.update((it.f_code, number) for it, number in stack[:1])
 
     def stack(self, frame: FrameType | None, line: int) -> list[tuple[FrameType, int]]:
@@ -129,6 +131,17 @@ class Peak:
             self.gradients.began()
         except Exception:
             self.at_backward = None
+
+    def look_again(self, stack: list[tuple[FrameType, int]], is_done: bool) -> list[protocol.Waste]:
+        """Like `look`. If the peak has risen by less than the least part since the last time at these lines, the rows
+        are the same.
+        """
+        key = (*((it.f_code, number) for it, number in stack), is_done)
+        peak, rows = self.looked.get(key, (0, []))
+        if self.best - peak >= self.least():
+            rows = self.look(stack, is_done)
+            self.looked[key] = self.best, rows
+        return rows
 
     def look(self, stack: list[tuple[FrameType, int]], is_done: bool = False) -> list[protocol.Waste]:
         """Rows for the variables that are live but not read again. With `is_done`, the innermost line has already run
