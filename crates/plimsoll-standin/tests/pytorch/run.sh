@@ -19,12 +19,17 @@ fi
 
 python=$("$here/../../../../.ci/pytorch" "$version") || exit 69
 
-(cd "$here" && cargo build --release --locked --quiet -p plimsoll-standin)
-target=$(cd "$here" && cargo metadata --format-version 1 --no-deps | "$python" -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
+# PLIMSOLL_STANDIN: the library, if it is already built.
+library=${PLIMSOLL_STANDIN:-}
+if [ -z "$library" ]; then
+    (cd "$here" && cargo build --release --locked --quiet -p plimsoll-standin)
+    target=$(cd "$here" && cargo metadata --format-version 1 --no-deps | "$python" -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
+    library=$target/release/libplimsoll_standin.so
+fi
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
 # The folder of src/place.rs.
-ln -s "$target/release/libplimsoll_standin.so" "$folder"
+ln -s "$library" "$folder/libplimsoll_standin.so"
 for name in libcuda.so.1 libcuda.so libnvidia-ml.so.1; do ln -s libplimsoll_standin.so "$folder/$name"; done
 
 # Which of the columns are the device's doing: on a card allocated bytes depend on its driver's order of addresses, too.
