@@ -329,7 +329,7 @@ fn the_largest_batch_is_named_as_the_program_is_and_with_a_set() {
     assert!(fits(&torch, &with_set.0, with_set.1), "{plan}");
     // For one batch that fits, the largest one is also named.
     let plan = planned(&torch, &["--gpu=400MiB", "--batch=4"], &["{BATCH}"], 0);
-    let said = format!("as it is the largest batch is {}", as_it_is.1);
+    let said = format!("as it is, the largest batch is {}", as_it_is.1);
     assert!(plan["summary"].as_str().is_some_and(|it| it.contains("fits") && it.contains(&said)), "{plan}");
     assert!(plan["command"].as_str().is_some_and(|it| it.ends_with("train.py 4")), "{plan}");
 }

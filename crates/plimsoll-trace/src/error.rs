@@ -206,9 +206,9 @@ impl fmt::Display for Why {
                          (num_workers=0 needs none); df -h /dev/shm shows its size"
                     }
                     Absent::Watchdog => {
-                        ", but NCCL's watchdog ended a rank: a collective waited too long. Memory is the cause only if a rank ran \
-                         out: look at the first rank that failed; if none failed, ranks called different collectives, which \
-                         TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records"
+                        ", but NCCL's watchdog ended a rank: a collective waited too long. Look at the first rank that \
+                         failed: memory is the cause only if that rank ran out. If none failed, a rank hung or called \
+                         a different collective: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records the calls"
                     }
                     Absent::Lost => {
                         ", but the GPU's context was lost; a lack of memory was not the cause: restart the process; \

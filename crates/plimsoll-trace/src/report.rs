@@ -170,7 +170,7 @@ impl Section {
         Section { note: note.into(), ..self }
     }
 
-    /// Sets a different value for the JSON.
+    /// Sets the section's JSON value, replacing the one made from its contents.
     pub fn valued(self, value: impl Into<Value>) -> Section {
         Section { value: value.into(), ..self }
     }

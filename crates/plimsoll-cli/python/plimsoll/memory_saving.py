@@ -59,7 +59,7 @@ def checkpoint_blocks(
         inside = " inside its blocks" if nested else ""
         raise RefusedError("checkpoint", f"the model has no repeated blocks{inside}")
     if any(MARK in block.__dict__ for _, block in found):
-        raise RefusedError("checkpoint", "its blocks are already checkpointed")
+        raise RefusedError("checkpoint", "the model's blocks are already checkpointed")
     chosen = found[:first][::every]
     if segments:
         technique.divide(model, chosen, None if segments is True else segments)

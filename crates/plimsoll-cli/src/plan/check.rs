@@ -25,7 +25,7 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// The run of this set at the GPU's size, if the set ran.
+    /// The successful run with this set on a simulated device of the GPU's size; `None` if there was none.
     pub(super) fn of(&self, set: &Set) -> Option<&Trial> {
         self.ran.iter().find(|(of, _)| of == set).map(|(_, trial)| trial)
     }

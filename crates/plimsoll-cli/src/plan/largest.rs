@@ -22,13 +22,13 @@ impl Largest {
     pub(super) fn sentence(&self) -> String {
         let (label, (from, to)) = (label(&self.set), self.range);
         match self.batch {
-            Some(batch) if self.is_interrupted => format!("{label} batch {batch} fits"),
-            None if self.is_interrupted => format!("{label} no batch is known to fit"),
+            Some(batch) if self.is_interrupted => format!("{label}, batch {batch} fits"),
+            None if self.is_interrupted => format!("{label}, no batch is known to fit"),
             Some(batch) if batch == to && from < to => {
-                format!("{label} the largest batch is at least {to} (no larger one was tried)")
+                format!("{label}, the largest batch is at least {to} (no larger one was tried)")
             }
-            Some(batch) => format!("{label} the largest batch is {batch}"),
-            None => format!("{label} no batch of {from}..{to} fits"),
+            Some(batch) => format!("{label}, the largest batch is {batch}"),
+            None => format!("{label}, no batch from {from} to {to} fits"),
         }
     }
 }
@@ -47,8 +47,8 @@ mod tests {
         let said = |batch, range| {
             Largest { set: Set::default(), range, batch, trial: None, is_interrupted: false }.sentence()
         };
-        assert_eq!(said(Some(37), (1, 512)), "as it is the largest batch is 37");
+        assert_eq!(said(Some(37), (1, 512)), "as it is, the largest batch is 37");
         assert!(said(Some(512), (1, 512)).contains("at least 512"));
-        assert!(said(None, (1, 512)).contains("no batch of 1..512 fits"));
+        assert!(said(None, (1, 512)).contains("no batch from 1 to 512 fits"));
     }
 }

@@ -228,7 +228,7 @@ fn spare(plan: &Plan, it: &Candidate) -> String {
 
 /// The verdict of a search for the largest batch.
 fn largest(plan: &Plan) -> String {
-    let sentences = plan.largest.iter().map(Largest::sentence).collect::<Vec<_>>().join(", ");
+    let sentences = plan.largest.iter().map(Largest::sentence).collect::<Vec<_>>().join("; ");
     let numbers = plan
         .chosen()
         .filter(|it| !it.set.is_empty())

@@ -3,8 +3,9 @@
 //! A single run of the program serves all sets by forking (`served.rs`). If a program starts several processes or never
 //! uses CUDA, the program runs once for each set instead.
 //!
-//! The device has far more memory than the GPU, so that the peak is known even for a set that does not fit. Whether a
-//! set fits is decided by the peaks, by another trial under the GPU's limit, or by a run at the GPU's size.
+//! The device has far more memory than the GPU, so that the peak is known even for a set that does not fit. The peaks
+//! decide whether a set fits, or another trial does: with the allocator limited to the GPU's memory, or on a simulated
+//! device of the GPU's size.
 
 use std::ffi::OsString;
 use std::thread;

@@ -109,7 +109,7 @@ fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'
         (Some(SIGABRT), _) => vec![
             "ended by SIGABRT: C++ code aborted, and the lines above say why; memory was the cause only if they say so",
             "\"Watchdog caught collective operation timeout\" is NCCL's: look at the first rank that failed; if none \
-             failed, ranks called different collectives, which TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records",
+             failed, a rank hung or called a different collective: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records the calls",
         ],
         (Some(SIGBUS), _) => vec![
             "ended by SIGBUS: most often /dev/shm is full (DataLoader workers send batches through it); the GPU's memory was not the cause",

@@ -40,8 +40,7 @@ struct Rank {
 /// Checks that a set can use this many GPUs.
 ///
 /// # Errors
-/// If the set has fsdp or tensor-parallel, which need several GPUs, but there is only one, or if there are several
-/// GPUs, but the set has neither.
+/// If `devices` is 1 and the set has fsdp or tensor-parallel, or if `devices` is more than 1 and the set has neither.
 pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
     let is_sharded = set.is_some_and(|set| set.needs_ranks());
     let message = match (is_sharded, devices) {

@@ -14,7 +14,7 @@ pub(super) const ROW: Row = Row {
     excludes: &[
         (Technique::Offload, "a saved tensor can be in only one place"),
         (Technique::Fsdp, "it would move sharded parameters"),
-        (Technique::Compile, "what is saved inside a compiled model cannot be moved"),
+        (Technique::Compile, "tensors saved inside a compiled model cannot be moved"),
         (Technique::TensorParallel, "it would move parts of tensors"),
     ],
     replaces: &[],

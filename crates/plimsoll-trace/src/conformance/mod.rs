@@ -73,7 +73,7 @@ pub fn compare(text: &str) -> Result<Report, Unreadable> {
         stream::replay(&Corpus::parse(text).map_err(Unreadable)?)
     };
     if report.rows == 0 {
-        return Err(Unreadable("no requests: neither a stream in CSV nor a program in JSON".to_owned()));
+        return Err(Unreadable("no requests found: expected a CSV stream or JSON programs".to_owned()));
     }
     Ok(report)
 }

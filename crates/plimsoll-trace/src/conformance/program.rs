@@ -258,7 +258,8 @@ fn numbers(list: &Value) -> impl Iterator<Item = i64> + '_ {
     list.as_array().into_iter().flatten().map(|number| number.as_i64().unwrap_or(-1))
 }
 
-/// The shell's name for a statistic.
+/// The short name of a statistic in the oracle's shell: `rbpp.…` for `reserved_bytes_by_private_pools.…`; other names
+/// are the same.
 fn short(key: &str) -> String {
     match key.strip_prefix("reserved_bytes_by_private_pools.") {
         Some(rest) => format!("rbpp.{rest}"),

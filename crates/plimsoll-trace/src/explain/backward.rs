@@ -261,7 +261,8 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Whether the stack of an operator contains a call to the operator of which this node is the derivative.
+    /// Whether the operator's stack contains the forward operator of this autograd node, such as `native_layer_norm`
+    /// for `NativeLayerNorm`.
     fn calls(&mut self, place: usize, node: &str) -> bool {
         let snapshot = self.analysis.snapshot;
         let Some(stack) = self.ops[place].stack else { return false };

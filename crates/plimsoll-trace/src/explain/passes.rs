@@ -18,7 +18,8 @@ pub struct Pass {
     pub first: EventIndex,
     /// The last request of the pass.
     pub last_request: EventIndex,
-    /// The last event before the first request of another pass, or before the start of the optimizer step if that is known.
+    /// The last event before the next pass. That pass begins with its first request or, for an optimizer step whose
+    /// start is recorded, with that start.
     pub last: EventIndex,
 }
 

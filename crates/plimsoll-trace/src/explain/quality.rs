@@ -137,7 +137,7 @@ impl Missing {
             Self::Pools => "no pools: private pools cannot be distinguished from the default pool",
             Self::Settings => "no settings: PyTorch's defaults are assumed",
             Self::Annotations => "no annotations: steps are inferred from repetition",
-            Self::DeviceFree => "no free device memory at the failure: the shortfall is unknown",
+            Self::DeviceFree => "no record of free device memory at the failure: the shortfall is unknown",
         }
     }
 }

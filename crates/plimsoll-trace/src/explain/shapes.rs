@@ -1,11 +1,12 @@
 //! The shapes that a failed request may have had: [`Guess`]es from sizes in the same recording.
 //!
 //! A recording has bytes, not shapes. But a model's dimensions recur: one-dimensional parameters have the width of the
-//! model, two-dimensional ones are products with it, and activations have a row for each token. If the bytes of a
-//! request are such a product, the factors are the guess; outside the passes, a parameter's shape is also a possible
-//! guess. If the recording shows no model, attention scores are tried: for queries `[k, n, d]`, they are `[k, n, n]`.
-//! If a vector of `n` numbers is live, a square `[n, n]` may come from broadcasting `[n, 1]` with `[n]`, as in a loss
-//! whose prediction and target differ in shape. For all other sizes, there is no guess.
+//! model, one side of a two-dimensional parameter is that width, and activations have a row for each token. If the
+//! request has the size of some number of rows times a width, or times a few widths, these factors are the guess. But
+//! if the request was made neither in a forward nor in a backward pass, and parameters have exactly its size, their
+//! shape is the guess. If the recording shows no model, attention scores are tried: for queries `[k, n, d]`, they are
+//! `[k, n, n]`. If a vector of `n` numbers is live, a square `[n, n]` may come from broadcasting `[n, 1]` with `[n]`,
+//! as in a loss whose prediction and target differ in shape. For all other sizes, there is no guess.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,10 +1,10 @@
 //! The steps of a program: [`Steps`]. A step is the unit that repeats: a training step with its optimizer, a batch of
 //! an evaluation, a token of a generation.
 //!
-//! Three kinds of evidence show where a step ends, the most reliable first: scopes that the program or PyTorch marked,
-//! the passes of its requests, and requests that repeat at one place (`periodic.rs`). Batches with accumulated
-//! gradients form one step if the optimizer is visible in the recording. An evaluation between two steps belongs to
-//! the second.
+//! Three kinds of evidence show where a step ends, the most reliable first: scopes of the profiler, the optimizer or
+//! the program; optimizer and backward passes; and requests of one line (or, without stacks, of one size) at regular
+//! intervals (`periodic.rs`). Batches with accumulated gradients form one step if the optimizer is visible in the
+//! recording. An evaluation between two steps belongs to the second.
 mod periodic;
 
 use std::collections::BTreeMap;

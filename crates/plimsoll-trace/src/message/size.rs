@@ -1,4 +1,4 @@
-//! Sizes as PyTorch writes them: `20.00 MiB`, `0 bytes`, `5.00 GB` of 1,024 MB.
+//! Sizes as PyTorch writes them: `20.00 MiB`, `0 bytes`, and `5.00 GB`, where 1 GB is 1,024 MB.
 
 /// Parses the size at the beginning of a text. Returns the size with the rest of the text. A number with two decimals
 /// may be off by half a unit of the last decimal.

@@ -5,8 +5,8 @@ use super::frames::{Frame, Traceback, in_box};
 
 /// The maximum number of frames in a traceback; Python's own recursion limit is 1,000.
 const MOST_FRAMES: usize = 4096;
-/// If a message is more lines below a truncated traceback than this, it does not belong to the traceback. Only lines
-/// that are not indented count.
+/// A message more than this many lines below a truncated traceback does not belong to it. Only lines that are not
+/// indented count.
 const MOST_BETWEEN: usize = 12;
 /// A message more than this many lines below the first line of another error is not part of that error.
 const MOST_OF_ERROR: usize = 4;

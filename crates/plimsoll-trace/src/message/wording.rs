@@ -42,7 +42,7 @@ pub struct OutOfMemory {
     pub reserved_bytes: Option<u64>,
     /// The limit of this process.
     pub limit_bytes: Option<u64>,
-    /// All memory of the GPU that this process uses.
+    /// The total GPU memory that this process uses.
     pub process_bytes: Option<u64>,
     /// Other processes on the GPU: process ID and bytes.
     pub others: Vec<(u32, u64)>,

@@ -394,8 +394,8 @@ impl List {
 }
 
 /// Appends a record to a list, which is stored as a range: the record must have been created right after the last
-/// record of the list. A record that is in a list twice is rejected, because a two-byte reference could repeat all its
-/// blocks.
+/// record of the list. Rejects a record that is in a list twice. Otherwise a two-byte pickle memo reference would be
+/// enough to copy the record with all its blocks.
 fn extend_once<T>(range: &mut Range<u32>, records: &[T], at: u32, what: &'static str) -> Result<(), Why> {
     if at != range.end || at as usize >= records.len() {
         return Err(Why::Twice(what));

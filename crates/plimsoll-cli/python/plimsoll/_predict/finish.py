@@ -1,6 +1,6 @@
-"""After the requested steps, the loop over the training DataLoader ends as if there were no more batches, so that the
-code after it also runs, such as an evaluation, often with a larger batch. If batches.py finds a later batch that is
-larger than those of the steps, one more step runs with it before the loop ends.
+"""After the requested steps, the training DataLoader stops as if it had no more batches. So the code after the loop
+runs too, such as an evaluation, which often uses larger batches. If batches.py finds a later batch that is larger than
+those of the steps, one more step runs with it before the loop ends.
 
 A loader that starts after the training loop yields all its batches if memory grows from batch to batch and there is
 time. If making the batches takes most of the time, copies of one batch replace the batches between the first ones and

@@ -152,7 +152,7 @@ class Loop:
         return bool(self.iterator()._dataset_kind == _DatasetKind.Map)
 
     def skip(self) -> None:
-        """Makes the loader continue with its last batch. A loader that does not read by index ends instead."""
+        """Makes the loader continue with its last batch. If the dataset is not map-style, the loader ends instead."""
         self.is_cut = self.pattern is None
         if not self.can_skip():
             self.finish.cut = True

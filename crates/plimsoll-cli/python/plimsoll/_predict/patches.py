@@ -1,8 +1,8 @@
 """Patches of PyTorch inside the user's Python processes, so that a program takes the same path as on a GPU, even though
 the values that the program reads from the device are zero and other ranks may be absent.
 
-watch.py and start.py install them. Memory requests do not change, except in send_objects: NCCL would use a few hundred
-bytes on the GPU for Python objects.
+watch.py and start.py install them. GPU allocations stay the same, except in send_objects: it sends Python
+objects through the host, whereas NCCL would use a few hundred bytes on the GPU.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ MOST_WORDS = 100
 
 
 def named(event: str, args: tuple[Any, ...]) -> Iterator[str]:
-    """The files and folders that a command names: its current folder, and the words that are paths, also inside the
-    text of a shell. A word that does not exist stands for the folder that it would be created in.
+    """The paths that a command names: its working directory and the words that are paths, also within a shell command
+    line. A word that does not exist stands for the folder that it would be created in.
     """
     words, at = args[STARTS[event][0]], STARTS[event][1]
     folder = os.path.abspath(os.fsdecode(at is not None and args[at] or os.curdir))

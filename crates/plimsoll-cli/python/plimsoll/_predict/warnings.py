@@ -46,8 +46,8 @@ class Warnings:
             self.optimizers[optimizer] = frames.program_line(frame)
 
     def step_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """If --assume gives a number of pairs for the line that created an L-BFGS, allocates the vectors of the pairs
-        that the optimizer does not keep.
+        """If --assume sets the number of history pairs for the line that created an L-BFGS optimizer, allocates the
+        vectors of the pairs that are missing here.
         """
         if optimizer not in self.optimizers:
             return

@@ -36,8 +36,8 @@ ROWS = (
     (
         ("Watchdog caught collective operation timeout",),
         "ended by NCCL's watchdog: a collective waited too long for a rank; memory was the cause only if that rank ran out",
-        "look at the first rank that failed; if none failed, ranks called different collectives: "
-        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records them; for slow steps: init_process_group(timeout=...)",
+        "look at the first rank that failed; if none failed, a rank hung or called a different collective: "
+        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records the calls; for slow steps: init_process_group(timeout=...)",
     ),
     (
         ("NCCL error", "ncclRemoteError", "ncclSystemError", "Connection closed by peer", "Connection reset by peer"),

@@ -44,7 +44,7 @@ class Difference:
         tensors = [it for it in [*module.parameters(), *module.buffers()] if it.dtype in wide]
         if sum(it.nbytes for it in tensors) + SPARE > available():
             self.is_on = False
-            return self.say("the host's memory cannot keep the weights in f32 for a comparison of the outputs")
+            return self.say("outputs are not compared: not enough host memory to keep the f32 weights")
         for each in module.modules():
             own = {**each._parameters, **each._buffers}
             kept = {name: it.detach().cpu() for name, it in own.items() if it is not None and it.dtype in wide}

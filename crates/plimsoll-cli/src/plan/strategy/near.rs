@@ -6,7 +6,7 @@ use crate::techniques::{Joins, Levels, Numbers, Set, Technique, Time};
 /// Techniques with this effort or more are not used to save time.
 pub(super) const MOST_EFFORT: u32 = 4;
 
-/// How many values of a technique to try, if it has that many.
+/// The maximum number of values of a technique to try.
 const STEPS: usize = 5;
 
 impl Pass<'_> {

@@ -13,8 +13,8 @@ const SLACK: f64 = 0.15;
 /// The maximum number of rounds of small changes.
 const ROUNDS: usize = 5;
 
-/// A set with room is cheap enough if it takes at most this multiple of the program's own time: looking for a cheaper
-/// set is not worth the time.
+/// If the chosen set has enough headroom, and its step takes at most this multiple of the unchanged program's step,
+/// `trade` looks for no cheaper set.
 const CHEAP: f64 = 1.02;
 
 /// A cheaper set is worth looking for only if it may save more than this fraction of the program's own step.

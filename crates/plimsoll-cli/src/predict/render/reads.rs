@@ -85,7 +85,7 @@ pub(crate) fn line([place, text, said]: &Row) -> String {
     format!("{place}  {text}\n      {said}")
 }
 
-/// The reads of values that decide something, one row for each line.
+/// Values read from the GPU that decide, or may decide, a size or a branch: one row for each source line.
 pub(crate) fn rows(reports: &[Report]) -> Vec<Row> {
     let mut rows: BTreeMap<(String, u64, String), Vec<String>> = BTreeMap::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.decides()) {

@@ -56,7 +56,7 @@ impl Kind {
     }
 }
 
-/// A folder, and the private files that the program sees in place of files in it.
+/// A folder with an overlay of private files: the program sees these instead of the folder's own.
 pub(super) struct Layer<'view> {
     /// The folder's path.
     pub(super) place: &'view Path,

@@ -177,8 +177,8 @@ fn moves(held: &[u64], asked: &[u64], is_cat: bool) -> Option<Verdict> {
     grows.then_some(Verdict::GrowingCache)
 }
 
-/// The verdict about all memory. It leaks if a line leaks, unless an equal amount of older memory was freed. Otherwise
-/// it gets the verdict of the lines that change most.
+/// The verdict about all memory. It leaks if a line leaks, unless more than half as much older memory was freed.
+/// Otherwise it gets the verdict of the lines that change most.
 pub(super) fn judge_whole(whole: &mut Course, lines: &[Line], went_away: u64) {
     let of = |verdict: Verdict| lines.iter().filter(move |line| line.course.verdict == verdict);
     let leaked = of(Verdict::Leaking).fold(0u64, |sum, line| sum.saturating_add(line.course.growth.bytes));

@@ -32,7 +32,7 @@ pub(super) struct Rows {
     pub(super) sums: usize,
     /// The number of these blocks that the next step frees.
     pub(super) sums_replaced: usize,
-    /// For recordings in which no C++ frame shows additions: the number of blocks that hold any single number.
+    /// Like `sums`, but for any scalar: used if the recording has no C++ frames, and so does not show additions.
     pub(super) numbers: usize,
     /// The number of these blocks that the next step frees.
     pub(super) numbers_replaced: usize,
