@@ -89,8 +89,9 @@ def named(event: str, args: tuple[Any, ...]) -> Iterator[str]:
     """The paths that a command names: its working directory and the words that are paths, also within a shell command
     line. A word that does not exist stands for the folder that it would be created in.
     """
-    words, at = args[STARTS[event][0]], STARTS[event][1]
-    folder = os.path.abspath(os.fsdecode(at is not None and args[at] or os.curdir))
+    at_words, at_folder = STARTS[event]
+    words, given = args[at_words], None if at_folder is None else args[at_folder]
+    folder = os.path.abspath(os.fsdecode(given or os.curdir))
     yield folder
     texts = [words] if isinstance(words, (str, bytes)) else list(words)
     parts = [part for text in texts for part in re.split(r"[\s;&|<>()'\"=]+", os.fsdecode(text)) if part]
