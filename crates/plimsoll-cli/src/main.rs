@@ -13,7 +13,7 @@
 //! | `bytes.rs`, `shown.rs` | sizes in words; how much is shown |
 //! | `limit.rs`, `sink.rs`, `page.rs` | limits on the cost of reading a file; where an output file goes; a page for a browser |
 //! | `recording.rs`, `categories.rs` | a recording by name; categories of the user's own |
-//! | `moment.rs`, `explained.rs`, `contents.rs` | a moment in a recording; a recording and its explanation; the contents of a peak |
+//! | `moment.rs`, `explained.rs`, `predicted.rs`, `contents.rs` | a moment in a recording; a recording and its explanation; what `predict` adds to its recording; the contents of a peak |
 //! | `protocol/` | the messages between this program and our Python in the user's processes |
 //! | `techniques/` | the techniques that use less memory, and sets of them |
 //! | `inject/`, `scratch.rs` | files for the user's Python; a session's folder |
@@ -53,6 +53,7 @@ mod output;
 mod page;
 mod plan;
 mod predict;
+mod predicted;
 mod processes;
 mod protocol;
 mod record;

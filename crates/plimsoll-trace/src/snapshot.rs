@@ -53,6 +53,8 @@ pub struct Snapshot {
     /// The names of [`Event::category`], indexed by [`CategoryId::index`]: first those that the file lists, then those
     /// that only events name.
     pub categories: Vec<TextId>,
+    /// What `plimsoll predict` found out about the program beyond this recording, as JSON.
+    pub prediction: Option<TextId>,
     /// Every text by id.
     pub texts: Texts,
     /// Every frame and stack by id.

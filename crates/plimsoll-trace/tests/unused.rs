@@ -45,3 +45,47 @@ fn training_and_running_out_in_the_first_call_are_none() {
     kept.into_iter().for_each(|held| fails.free(held));
     assert_eq!(fails.unused_graph(), None);
 }
+
+/// Calls whose layers' results all stay live. Before each call, the program allocates its input.
+fn kept_calls(program: &mut Program, calls: usize) {
+    for _ in 0..calls {
+        program.alloc("input", MIB);
+        for _ in 0..4 {
+            program.alloc_in_module("linear", 4 * MIB);
+            program.alloc_in_module("activation", 4 * MIB);
+        }
+    }
+}
+
+#[test]
+fn the_graphs_of_several_calls_may_be_kept_by_a_part_of_each_output() {
+    let mut program = Program::default();
+    kept_calls(&mut program, 3);
+    // The last result of each call may be the program's own. Layers of one kind have the same stack, so each is a call.
+    let (bytes, blocks, _) = program.unused_graph().expect("a graph");
+    assert_eq!((bytes, blocks), (3 * 4 * 4 * MIB, 12));
+    let mut program = Program::default();
+    kept_calls(&mut program, 4);
+    program.fails(MIB);
+    assert!(program.unused_graph().is_some());
+}
+
+#[test]
+fn kept_outputs_of_calls_without_a_graph_are_none() {
+    let mut program = Program::default();
+    for _ in 0..8 {
+        program.alloc("input", MIB);
+        let mut before = None;
+        for layer in ["first", "second", "third"] {
+            let result = program.alloc_in_module(layer, 4 * MIB);
+            before.replace(result).into_iter().for_each(|held| program.free(held));
+        }
+    }
+    assert_eq!(program.unused_graph(), None);
+    let mut program = Program::default();
+    for _ in 0..8 {
+        program.alloc("input", MIB);
+        program.alloc_in_module("linear", 4 * MIB);
+    }
+    assert_eq!(program.unused_graph(), None);
+}

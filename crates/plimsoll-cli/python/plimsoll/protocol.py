@@ -231,6 +231,7 @@ class Waste(TypedDict):
     after: int
     replaces: int
     indent: str
+    aligned: int  # a line with this indentation, if line `after` has another one, else 0
     text: str
 
 

@@ -14,6 +14,7 @@ use serde_json::json;
 use super::{advice, devices, holes, peaks, remaining, values};
 use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
+use crate::predicted::Predicted;
 use crate::report::full;
 use crate::shown::Shown;
 use crate::{doctor, leaks, whatif};
@@ -33,6 +34,10 @@ pub(crate) fn report(explained: &Explained, device: &DeviceExplanation, shown: S
     sections.push(Section::lines("retries", Rank::Head, pressed).valued(values::retries(explained, device)));
     let help = advice::lines(explained, device, size);
     sections.push(Section::lines("what_would_help", Rank::Head, help).headed("What would help"));
+    let predicted = Predicted::read(snapshot, device.timeline.device);
+    let said = predicted.iter().flat_map(Predicted::lines);
+    let section = Section::lines("prediction", Rank::Head, said).headed("Found by `predict`");
+    sections.push(section.valued(predicted.as_ref().map(Predicted::json)));
     sections.extend(tables(explained, device, shown));
     let sections = sections.into_iter().map(Section::drawn).collect();
     Report { verdict, is_bad: words::is_bad(device), sections }

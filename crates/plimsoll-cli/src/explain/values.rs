@@ -84,7 +84,9 @@ pub(super) fn failure(explained: &Explained, device: &DeviceExplanation) -> Opti
 pub(super) fn unused_graph(explained: &Explained, device: &DeviceExplanation) -> Option<Value> {
     let graph = device.unused_graph?;
     let line = graph.line.map(|frame| explained.line(frame));
-    Some(json!({ "bytes": graph.bytes, "blocks": graph.blocks, "line": line, "confidence": "likely" }))
+    Some(
+        json!({ "bytes": graph.bytes, "blocks": graph.blocks, "line": line, "confidence": graph.confidence }),
+    )
 }
 
 /// Requests that were retried after cached memory was released.

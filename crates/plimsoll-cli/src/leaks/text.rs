@@ -10,6 +10,7 @@ use plimsoll_trace::report::{Rank, Section};
 use super::{LeaksArgs, staircase};
 use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
+use crate::predicted::Predicted;
 use crate::report::section;
 
 /// The complete answer.
@@ -43,7 +44,12 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
             continue;
         }
         if device.leaks.whole.verdict == Verdict::TooFewSteps {
-            let _ = writeln!(out, "record at least 6 steps; 20 are better");
+            let more = if device.steps.len() < 6 {
+                "record at least 6 steps; 20 are better"
+            } else {
+                "record 20 steps"
+            };
+            let _ = writeln!(out, "{more}");
             out += &section(&kept_of_each(explained, device, args.shown.rows, size), &size);
         }
         if device.leaks.leaking().next().is_some() {
@@ -54,7 +60,10 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
             };
             let _ = writeln!(out, "\n{BOLD}Memory kept per step, by line{RESET}{but}");
             let mut lines = lines(explained, device, args.shown.rows, size);
-            lines.push(words::NO_HOLDER.to_owned());
+            match Predicted::read(&explained.snapshot, device.timeline.device) {
+                Some(it) if !it.kept_by().is_empty() => lines.extend_from_slice(it.kept_by()),
+                _ => lines.push(words::NO_HOLDER.to_owned()),
+            }
             lines.iter().for_each(|line| out.extend(["  ", line.as_str(), "\n"]));
         }
         others(&mut out, explained, device, args.shown.rows, size);

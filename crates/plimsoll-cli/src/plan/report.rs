@@ -10,7 +10,6 @@ use super::unmarked::Unmarked;
 use super::{Plan, json};
 use crate::bytes;
 use crate::exit::Exit;
-use crate::predict::recording::read::place;
 use crate::predict::render::{reads, traces};
 use crate::techniques::Technique;
 
@@ -175,9 +174,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     }
     if let Some(code) = &plan.code {
         for line in &code.lines {
-            let place = place(&line.file.to_string_lossy(), line.after);
-            let how = line.how();
-            note(format!("code change: the program was run with `{}` {how} {place}", line.text));
+            note(format!("code change: the program was run with {}", line.said(true)));
         }
     }
     if let Some(batch) = plan.table_batch {

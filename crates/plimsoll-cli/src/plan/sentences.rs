@@ -8,7 +8,6 @@ use super::goal::Goal;
 use super::largest::Largest;
 use super::time::Cost;
 use crate::bytes;
-use crate::predict::recording::read::place;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Numbers, Set, Shown, Technique};
 
@@ -174,11 +173,7 @@ pub(super) fn other(plan: &Plan) -> Option<String> {
 /// also names a set that makes the program fit together with the lines and is cheaper than the chosen set.
 pub(super) fn code_change(plan: &Plan) -> Option<String> {
     let code = plan.code.as_ref()?;
-    let places = code.lines.iter().map(|line| {
-        let place = place(&line.file.to_string_lossy(), line.after);
-        format!("`{}` {} {place}", line.text, line.how())
-    });
-    let lines = places.collect::<Vec<_>>().join(" and ");
+    let lines = code.lines.iter().map(|line| line.said(true)).collect::<Vec<_>>().join(" and ");
     let (base, edited) = (&plan.candidates.first()?.trial, code.tried.first()?);
     let gives = format!("{} instead of {}", size(edited.trial.allocated_bytes), size(base.allocated_bytes));
     let Some(it) = code.fitting() else {

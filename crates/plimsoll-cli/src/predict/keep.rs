@@ -5,9 +5,13 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use plimsoll_trace::pickle::add_entry;
+use plimsoll_trace::snapshot::Key;
+
 use super::answer::Outcome;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::predicted::Predicted;
 use crate::protocol::Report;
 use crate::sink::Sink;
 
@@ -41,16 +45,18 @@ impl Keep {
         Ok(Keep::All { folder: path.to_path_buf(), force })
     }
 
-    /// Writes the snapshots, and puts the new file name into the explanation.
+    /// Writes the snapshots, and puts the new file name into the explanation. The snapshot of the process that decides
+    /// also gets the results of the prediction.
     ///
     /// # Errors
     /// I/O errors.
-    pub(super) fn write(&self, outcome: &mut Outcome) -> Result<(), Failure> {
+    pub(super) fn write(&self, outcome: &mut Outcome, found: Option<&Predicted>) -> Result<(), Failure> {
+        let found = found.and_then(|found| serde_json::to_string(found).ok());
         let analysis = outcome.judged.as_mut().and_then(|judged| judged.analysis.as_mut());
         match self {
             Keep::One(sink) => analysis.map_or(Ok(()), |analysis| {
                 analysis.explained.file = sink.name();
-                copy(&analysis.snapshot, sink)
+                copy(&analysis.snapshot, sink, found.as_deref())
             }),
             Keep::All { folder, force } => {
                 let unwritable = |why| Failure::new(Exit::Unreadable, format!("{}: {why}", folder.display()));
@@ -65,8 +71,9 @@ impl Keep {
                 for (report, name) in kept.iter().zip(names(&kept)) {
                     let Some(snapshot) = &report.snapshot else { continue };
                     let sink = Sink::new(folder.join(name), *force);
-                    copy(snapshot, &sink)?;
-                    if let Some(file) = file.as_mut().filter(|_| own.as_ref() == Some(snapshot)) {
+                    let is_own = own.as_ref() == Some(snapshot);
+                    copy(snapshot, &sink, found.as_deref().filter(|_| is_own))?;
+                    if let Some(file) = file.as_mut().filter(|_| is_own) {
                         **file = sink.name();
                     }
                 }
@@ -80,8 +87,15 @@ impl Keep {
     }
 }
 
-fn copy(snapshot: &Path, sink: &Sink) -> Result<(), Failure> {
-    sink.write(|out| io::copy(&mut File::open(snapshot)?, out).map(|_| ()))
+/// Copies a snapshot; `found` is added to the copy.
+fn copy(snapshot: &Path, sink: &Sink, found: Option<&str>) -> Result<(), Failure> {
+    sink.write(|out| {
+        let mut file = File::open(snapshot)?;
+        match found {
+            Some(text) => add_entry(&mut file, Key::Prediction.name(), text, out),
+            None => io::copy(&mut file, out).map(|_| ()),
+        }
+    })
 }
 
 /// File names by process: `rank0.pickle`, or `process123.pickle` without a rank. If several processes have the same rank,

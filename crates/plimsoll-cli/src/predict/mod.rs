@@ -88,7 +88,7 @@ pub(crate) use self::args::PredictArgs;
 use self::keep::Keep;
 use self::launch::ended::Ended;
 use self::launch::session::Session;
-use self::render::report::report;
+use self::render::report::{predicted, report};
 use self::render::sentences;
 use self::run::Run;
 use crate::exit::{Answer, Exit, Failure};
@@ -166,7 +166,8 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
         analysis.try_settings(target.others_bytes);
     }
     if let Some(keep) = keep {
-        keep.write(&mut outcome)?;
+        let found = predicted(&outcome);
+        keep.write(&mut outcome, found.as_ref())?;
     }
     let plain = Shown { bytes: false, ..args.shown };
     let analysis = outcome.judged.as_ref().and_then(|judged| judged.analysis.as_ref());

@@ -46,6 +46,8 @@ pub(crate) struct Waste {
     /// The number of lines, up to `after`, that the new line replaces.
     pub(crate) replaces: u64,
     pub(crate) indent: String,
+    /// A line with this indentation, if the line `after` has another one, else 0.
+    pub(crate) aligned: u64,
     pub(crate) text: String,
 }
 

@@ -12,6 +12,9 @@ use crate::timeline::{Life, Timeline};
 /// The minimum number of blocks, because any layer keeps a few blocks while it runs.
 const LEAST_BLOCKS: usize = 6;
 
+/// The minimum number of calls of modules that keep memory, if this memory is not freed.
+const LEAST_CALLS: usize = 3;
+
 /// The blocks must contain at least 1/`KEPT_PART` of the bytes that the modules have allocated since the first block.
 const KEPT_PART: u64 = 3;
 
@@ -19,15 +22,16 @@ const KEPT_PART: u64 = 3;
 const LEAST_PART: u64 = 5;
 
 /// Memory that forward passes keep although no backward pass follows: with `torch.no_grad()`, most of it would be
-/// freed at once. This is likely, but not certain. It is reported under the following conditions. The recording has
-/// no backward pass and no optimizer step. At its peak, much of the memory that the modules have allocated in the
-/// current forward pass is still live, and it is freed later, before any request fails. Without a graph, a layer's
-/// results are freed after the next layer has read them, and a cache of keys and values is small in comparison.
+/// freed at once. This is never certain. It is reported under the following conditions. The recording has no backward
+/// pass and no optimizer step, and at its peak, much of the memory that the modules have allocated is still live: either
+/// memory of the current forward pass, which is freed later, before any request fails; or memory of several forward
+/// passes, not counting the last result of each, which the program may keep. Without a graph, a layer's results are freed
+/// after the next layer has read them, and a cache of keys and values is small in comparison.
 ///
 /// ```
 /// use plimsoll_trace::explain::UnusedGraph;
 ///
-/// let graph = UnusedGraph { bytes: 3 << 30, blocks: 72, line: None };
+/// let graph = UnusedGraph { bytes: 3 << 30, blocks: 72, line: None, confidence: "likely" };
 /// assert_eq!(graph.bytes / graph.blocks as u64, 44_739_242);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +42,8 @@ pub struct UnusedGraph {
     pub blocks: usize,
     /// The line of the program that calls the model; `None` if no stack contains this line.
     pub line: Option<FrameId>,
+    /// `likely`; or `a guess`, if a request failed, so that the backward pass might have come later.
+    pub confidence: &'static str,
 }
 
 impl UnusedGraph {
@@ -55,15 +61,63 @@ impl UnusedGraph {
         let is_made =
             |life: &&Life| life.born.is_some() && life.stack.is_some_and(|stack| inside[stack.index()]);
         let failure = passes.first_failure();
-        let is_dropped = |life: &&Life| life.freed.is_some_and(|freed| failure.is_none_or(|at| freed < at));
-        let kept: Vec<&Life> = timeline.held_after(moment).filter(is_made).filter(is_dropped).collect();
-        let bytes = total(kept.iter().copied());
         let live = total(timeline.held_after(moment));
-        let began = kept.first()?.born;
-        let is_since = |life: &&Life| (began..=moment).contains(&life.born);
-        let since = total(timeline.lives.iter().filter(is_since).filter(is_made));
-        let says = kept.len() >= LEAST_BLOCKS && bytes >= live / LEAST_PART && bytes >= since / KEPT_PART;
-        says.then(|| Self { bytes, blocks: kept.len(), line: caller(snapshot, &kept) })
+        let found = |kept: &[&Life], since: u64, confidence| {
+            let bytes = total(kept.iter().copied());
+            let says = kept.len() >= LEAST_BLOCKS && bytes >= live / LEAST_PART && bytes >= since / KEPT_PART;
+            says.then(|| Self { bytes, blocks: kept.len(), line: caller(snapshot, kept), confidence })
+        };
+        let is_dropped = |life: &&Life| life.freed.is_some_and(|freed| failure.is_none_or(|at| freed < at));
+        let dropped: Vec<&Life> = timeline.held_after(moment).filter(is_made).filter(is_dropped).collect();
+        let since = dropped.first().map_or(0, |first| {
+            let is_since = |life: &&Life| (first.born..=moment).contains(&life.born);
+            total(timeline.lives.iter().filter(is_since).filter(is_made))
+        });
+        let calls = Calls::of(timeline, moment, |life| is_made(&life));
+        let confidence = if failure.is_some() { "a guess" } else { "likely" };
+        let of_calls = (calls.count >= LEAST_CALLS).then_some(calls);
+        found(&dropped, since, "likely")
+            .or_else(|| of_calls.and_then(|calls| found(&calls.kept, calls.all_bytes, confidence)))
+    }
+}
+
+/// The memory that calls of modules keep, without the last result of each call, which the program may keep.
+#[derive(Default)]
+struct Calls<'a> {
+    /// The calls that keep memory.
+    count: usize,
+    kept: Vec<&'a Life>,
+    /// The bytes that these calls allocated, again without the last results.
+    all_bytes: u64,
+}
+
+impl<'a> Calls<'a> {
+    /// The calls before this moment. A call ends where memory is allocated outside of modules, or where the call's first
+    /// stack occurs again.
+    fn of(timeline: &'a Timeline, moment: Option<EventIndex>, is_inside: impl Fn(&'a Life) -> bool) -> Self {
+        let mut found = Self::default();
+        let mut call: Vec<&Life> = Vec::new();
+        for life in timeline.lives.iter().take_while(|life| life.born <= moment) {
+            let is_inside = is_inside(life);
+            if !is_inside || call.first().is_some_and(|first| first.stack == life.stack) {
+                found.add(&call, moment);
+                call.clear();
+            }
+            if is_inside {
+                call.push(life);
+            }
+        }
+        found.add(&call, moment);
+        found
+    }
+
+    fn add(&mut self, call: &[&'a Life], moment: Option<EventIndex>) {
+        let kept: Vec<&Life> = call.iter().copied().filter(|life| life.is_held_after(moment)).collect();
+        let Some((result, kept)) = kept.split_last().filter(|(_, kept)| !kept.is_empty()) else { return };
+        self.count += 1;
+        self.all_bytes =
+            self.all_bytes.saturating_add(total(call.iter().copied()).saturating_sub(result.bytes));
+        self.kept.extend(kept);
     }
 }
 

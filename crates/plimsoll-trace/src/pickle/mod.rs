@@ -16,4 +16,5 @@ mod writer;
 pub use builder::{Builder, Malformed, Scalar, Slot};
 pub use machine::read;
 pub use opcode::name as opcode_name;
+pub use writer::add_entry;
 pub(crate) use writer::{Kept, Pickler};

@@ -1,11 +1,39 @@
 //! Writes pickles of protocol 4 that PyTorch's own viewer reads: [`Pickler`].
 
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use super::opcode as op;
 
 /// The number of entries that one operation adds, as in CPython. PyTorch's viewer fails if there are many more.
 const BATCH: usize = 1000;
+
+/// Copies a pickled dict, and adds an entry. The pickle is not read: its last byte, which ends it, becomes the first
+/// byte of the entry, because the pickle may say how many bytes come before its end (`FRAME`).
+///
+/// # Errors
+/// I/O errors; [`io::ErrorKind::InvalidData`] if the input does not end like a pickle.
+pub fn add_entry(
+    input: &mut (impl Read + Seek),
+    key: &str,
+    text: &str,
+    out: &mut (impl Write + ?Sized),
+) -> io::Result<()> {
+    let end = input.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    input.read_exact(&mut last)?;
+    if last != [op::STOP] {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a complete pickle"));
+    }
+    input.rewind()?;
+    io::copy(&mut input.take(end), out)?;
+    for text in [key, text] {
+        let size = u32::try_from(text.len()).map_err(io::Error::other)?;
+        out.write_all(&[op::BINUNICODE])?;
+        out.write_all(&size.to_le_bytes())?;
+        out.write_all(text.as_bytes())?;
+    }
+    out.write_all(&[op::SETITEM, op::STOP])
+}
 
 /// The memo index of a value that was written before.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -298,9 +298,10 @@ pub fn unused_graph(
     let graph = device.unused_graph?;
     let around = graph.line.map_or_else(|| "the call to the model".to_owned(), |frame| line(snapshot, frame));
     Some(format!(
-        "of {}, {} are kept by forward passes for a backward pass that never runs: put torch.no_grad() around {around} (likely)",
+        "of {}, {} are kept by forward passes for a backward pass that never runs: put torch.no_grad() around {around} ({})",
         size(device.owners.bytes),
-        size(graph.bytes)
+        size(graph.bytes),
+        graph.confidence
     ))
 }
 

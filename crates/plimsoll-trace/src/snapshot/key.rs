@@ -6,7 +6,7 @@ use super::TextId;
 
 macro_rules! keys {
     ($($variant:ident = $name:literal),+ $(,)?) => {
-        /// A key that PyTorch writes into any of a snapshot's dictionaries.
+        /// A key of any of a snapshot's dictionaries: PyTorch writes all of them, except `plimsoll_predict`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Key {
             $(#[doc = concat!("`", $name, "`")] $variant,)+
@@ -27,7 +27,7 @@ macro_rules! keys {
 keys! {
     Segments = "segments", DeviceTraces = "device_traces", AllocatorSettings = "allocator_settings",
     ExternalAnnotations = "external_annotations", HostSegments = "host_segments", HostTraces = "host_traces",
-    Categories = "categories",
+    Categories = "categories", Prediction = "plimsoll_predict",
     Device = "device", Address = "address", TotalSize = "total_size", AllocatedSize = "allocated_size",
     ActiveSize = "active_size", RequestedSize = "requested_size", Stream = "stream",
     SegmentType = "segment_type", SegmentPoolId = "segment_pool_id", IsExpandable = "is_expandable",

@@ -64,6 +64,10 @@ impl Objects {
                     let mut left = MOST_SETTINGS;
                     self.snapshot.settings = self.settings_of(value, DEEPEST_SETTING, &mut left)?;
                 }
+                Key::Prediction => match value {
+                    Value::Text(text) => self.snapshot.prediction = Some(text),
+                    _ => return Err(wrong(key, "a text", value)),
+                },
                 Key::Categories => match value {
                     Value::EmptyList(_) => {}
                     Value::List(at, _) => match &self.lists[at as usize] {

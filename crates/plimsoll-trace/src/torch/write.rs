@@ -86,6 +86,10 @@ impl<W: Write> Writer<'_, W> {
                 writer.key(Key::Categories)?;
                 writer.list(snapshot.categories.iter(), |writer, &category| writer.text(category))?;
             }
+            if let Some(prediction) = snapshot.prediction {
+                writer.key(Key::Prediction)?;
+                writer.text(prediction)?;
+            }
             Ok(())
         })
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from .. import protocol
+from .. import protocol, sizes
 from .live import Tensors
 from .objects import is_a
 
@@ -18,6 +18,7 @@ LEAST_PART = 100  # less than this part (1/100) of the allocated bytes is not re
 LOOKS = 2  # the examined steps in which a tensor must be missing to count as gone
 UNUSED = 4  # `LOOKS` for the gradient of a parameter that is not frozen
 NAMES = 3  # the maximum number of parameters to name
+STATE = "optimizer state"
 
 
 class Kept:
@@ -26,7 +27,12 @@ class Kept:
     def __init__(self) -> None:
         self.level = 0  # allocated bytes at the latest step of the optimizer
         self.looks: list[int] = []  # the steps that were examined
-        self.seen: dict[tuple[str, Any], tuple[int, int]] = {}  # the tensor's most bytes, and its last step
+        self.seen: dict[tuple[str, Any], tuple[int, int]] = {}  # the tensor's most bytes, and the last look that saw it
+
+    def states(self) -> int:
+        """The bytes of the states that existed at the last look."""
+        latest = len(self.looks) - 1
+        return sum(size for (category, _), (size, nth) in self.seen.items() if category == STATE and nth == latest)
 
 
 class Falling:
@@ -37,6 +43,8 @@ class Falling:
 
         self.torch, self.known = torch, Tensors(torch)
         self.kept: weakref.WeakKeyDictionary[Any, Kept] = weakref.WeakKeyDictionary()  # by optimizer
+        self.owners: list[tuple[weakref.ref[Any], Kept]] = []  # the optimizers that existed at the last step of any
+        self.dropped: list[protocol.Fall] = []  # the states of optimizers that no longer exist
         self.modules: weakref.WeakSet[Any] = weakref.WeakSet()  # the modules that have buffers
         register_module_buffer_registration_hook(self.registered)
 
@@ -48,7 +56,10 @@ class Falling:
         """Called after an optimizer's step, with the number of allocated bytes. For most steps, the call costs only a
         comparison of numbers.
         """
-        kept = self.kept.setdefault(optimizer, Kept())
+        kept = self.kept.get(optimizer)
+        if kept is None:
+            kept = self.kept[optimizer] = Kept()
+            self.owners.append((weakref.ref(optimizer), kept))
         falls, kept.level = level < kept.level - kept.level // LEAST_PART, level
         if step <= OFTEN or step & (step - 1) == 0 or falls:
             try:
@@ -56,6 +67,20 @@ class Falling:
                     self.look(optimizer, kept, step)
             except Exception:
                 self.kept.pop(optimizer, None)  # an error here must not end the program
+        if any(owner() is None for owner, _ in self.owners):
+            self.drop()
+
+    def drop(self) -> None:
+        """Called when an optimizer has stepped and another one no longer exists. Its states are gone, except for as many
+        bytes as the states of other optimizers have: a program may create its optimizer again.
+        """
+        gone = [kept for owner, kept in self.owners if owner() is None]
+        self.owners = [it for it in self.owners if it[0]() is not None]
+        lost = max(gone, key=Kept.states)
+        size = lost.states() - sum(kept.states() for _, kept in self.owners)
+        if size * LEAST_PART >= lost.level:
+            text = "the states of an optimizer that no longer exists"
+            self.dropped.append(protocol.Fall(text=text, bytes=size, step=lost.looks[-1]))
 
     def look(self, optimizer: Any, kept: Kept, step: int) -> None:
         """Records the tensors that exist at an optimizer's step."""
@@ -76,7 +101,7 @@ class Falling:
                 state = optimizer.state.get(parameter)
                 for name, it in state.items() if isinstance(state, dict) else ():
                     if self.known.is_tensor(it):
-                        yield ("optimizer state", (id(parameter), name)), it
+                        yield (STATE, (id(parameter), name)), it
         # The buffers of all modules belong to one optimizer, so that they are examined once.
         for module in list(self.modules) if optimizer is next(iter(self.kept)) else ():
             for name, it in module._buffers.items():
@@ -86,7 +111,7 @@ class Falling:
     def rows(self) -> list[protocol.Fall]:
         """Rows for tensors that disappeared and never came back, by optimizer and category, the largest first."""
         found = [row for optimizer, kept in list(self.kept.items()) for row in self.gone(optimizer, kept)]
-        return sorted(found, key=lambda it: -it["bytes"])
+        return sorted(found + self.dropped, key=lambda it: -it["bytes"])
 
     def gone(self, optimizer: Any, kept: Kept) -> list[protocol.Fall]:
         """Rows for one optimizer: the tensors that existed in earlier steps but not in the latest examined steps."""
@@ -101,11 +126,24 @@ class Falling:
             if len(kept.looks) - 1 - latest >= (LOOKS if is_frozen or category != "gradient" else UNUSED):
                 total, owners = rows.setdefault((category, latest, is_frozen), (0, []))
                 rows[category, latest, is_frozen] = total + size, [*owners, owner]
-        return [
-            protocol.Fall(text=self.text(category, owners, is_frozen), bytes=total, step=kept.looks[latest])
-            for (category, latest, is_frozen), (total, owners) in rows.items()
-            if total * LEAST_PART >= kept.level
-        ]
+        found = []
+        for (category, latest, is_frozen), (total, owners) in rows.items():
+            if total * LEAST_PART >= kept.level:
+                text = self.text(category, owners, is_frozen)
+                still = self.states_of(kept, set(owners)) if is_frozen else 0
+                if still * LEAST_PART >= kept.level:
+                    text += f"; the optimizer still keeps their states, {sizes.shown(still)}"
+                found.append(protocol.Fall(text=text, bytes=total, step=kept.looks[latest]))
+        return found
+
+    def states_of(self, kept: Kept, owners: set[int]) -> int:
+        """The bytes of the states of these parameters at the last look."""
+        latest = len(kept.looks) - 1
+        return sum(
+            size
+            for (category, key), (size, nth) in kept.seen.items()
+            if category == STATE and nth == latest and key[0] in owners
+        )
 
     def text(self, category: str, owners: list[int], is_frozen: bool) -> str:
         """Describes tensors that disappeared, for example `the gradients of 3 parameters (0.weight, …), which are
@@ -116,7 +154,7 @@ class Falling:
         many = f"{len(owners)} {one}{'' if len(owners) == 1 else 's'}"
         found = {
             "gradient": "the gradients of",
-            "optimizer state": "the optimizer's states of",
+            STATE: "the optimizer's states of",
             "buffer": "the buffers of",
         }
         names = self.names(owners[:NAMES])

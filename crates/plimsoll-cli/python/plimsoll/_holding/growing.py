@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from .. import protocol
@@ -12,6 +13,7 @@ ROWS = 3  # the maximum number of holders to name
 SHARE = 0.3  # a holder that keeps less than this part of the growth is not named
 LEAST = 0.1  # the same part of all allocated bytes, when memory runs out
 LOOKS = 3  # how many failed requests are examined: a program may catch thousands
+SECONDS = 1.0  # the limit of CPU time for surveys before the last step
 
 
 class Growing:
@@ -21,16 +23,27 @@ class Growing:
         self.torch = torch
         self.first: dict[int, tuple[int, Survey]] = {}  # by device: the allocated bytes, and the first survey
         self.found: dict[int, list[Holder]] = {}  # by device: the holders to name
+        self.latest: dict[int, list[Holder]] = {}  # the same, while memory grows and the last step has not come
+        self.steps: dict[int, int] = {}  # by device: the steps since its first survey
+        self.spent = 0.0  # CPU seconds of these surveys
         self.looks = 0  # failed requests that were examined
 
     def stepped(self, levels: dict[int, int], is_last: bool) -> None:
         """Called after a step with the memory level of each device whose memory grows. Takes a first survey of each
-        such device, and a second one if this is the last step.
+        such device, and another one if this is the last step. It is not known which step is the last one before the
+        program ends, so there are also surveys after 1, 2, 4, 8, … steps.
         """
+        for device in self.latest.keys() - levels.keys():
+            del self.latest[device]
         for device, level in levels.items():
             self.begins(device, level)
+            steps = self.steps[device] = self.steps.get(device, -1) + 1
             if is_last:
                 self.grew(device, level)
+            elif steps & (steps - 1) == 0 and steps and self.spent < SECONDS:
+                began = time.thread_time()
+                self.latest[device] = self.compared(device, level, self.survey(device))
+                self.spent += time.thread_time() - began
 
     def begins(self, device: int, level: int) -> None:
         """Takes the first survey of a device whose memory grows, unless it was already taken."""
@@ -42,7 +55,7 @@ class Growing:
     def grew(self, device: int, level: int) -> None:
         """Finds the owners of memory that was allocated since the first survey of a device."""
         if level > self.first.get(device, (level, None))[0]:
-            self.compare(device, level, self.survey(device))
+            self.found[device] = self.compared(device, level, self.survey(device))
 
     def ran_out(self, device: int, level: int) -> None:
         """Called when a request has failed. Finds the owners of memory that has grown. If memory has not grown, names
@@ -51,19 +64,24 @@ class Growing:
         """
         self.looks += 1
         survey = self.survey(device) if self.looks <= LOOKS else None
-        self.compare(device, level, survey)
-        if survey is not None and not self.found.get(device):
+        if survey is None:
+            return
+        found = self.compared(device, level, survey)
+        if not found:
             many = [it for key, it in survey.found.items() if key not in survey.plain]
-            self.keep(device, [it for it in many if it.bytes >= LEAST * level])
+            found = largest([it for it in many if it.bytes >= LEAST * level])
+        self.found[device] = found
 
-    def compare(self, device: int, level: int, survey: Survey | None) -> None:
-        """Compares a survey with the first survey of the device, if memory has grown since the first survey."""
+    def compared(self, device: int, level: int, survey: Survey | None) -> list[Holder]:
+        """Compares a survey with the first survey of the device, if memory has grown since the first survey. Returns the
+        owners of the growth.
+        """
         before, first = self.first.get(device, (level, None))
         if first is None or survey is None or level <= before:
-            return
+            return []
         known = {key: it.bytes for key, it in first.found.items()}
         grown = {key: it for key, it in survey.found.items() if key in known}
-        self.keep(device, [it for key, it in grown.items() if it.bytes - known[key] >= SHARE * (level - before)])
+        return largest([it for key, it in grown.items() if it.bytes - known[key] >= SHARE * (level - before)])
 
     def survey(self, device: int) -> Survey | None:
         """Makes a survey of the current moment. Returns None if the survey fails, because a failure here must not end
@@ -74,14 +92,15 @@ class Growing:
         except Exception:
             return None
 
-    def keep(self, device: int, found: list[Holder]) -> None:
-        """Keeps the largest of these holders for the report."""
-        self.found[device] = sorted(found, key=lambda it: -it.bytes)[:ROWS]
-
     def rows(self) -> list[protocol.Holder]:
         """Rows for the report."""
         return [
             protocol.Holder(device=device, kind=it.kind, text=it.text, tensors=it.tensors, bytes=it.bytes)
-            for device, found in self.found.items()
+            for device, found in {**self.latest, **self.found}.items()
             for it in found
         ]
+
+
+def largest(found: list[Holder]) -> list[Holder]:
+    """The largest of these holders, which are named."""
+    return sorted(found, key=lambda it: -it.bytes)[:ROWS]

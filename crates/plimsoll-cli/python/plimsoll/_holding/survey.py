@@ -9,16 +9,18 @@ from __future__ import annotations
 import dataclasses
 import gc
 import re
+from types import FrameType
 from typing import Any
 
 from .climb import Chain, Climb
 from .holder import Graphs, Holder, best, holder_of, text_of
 from .live import Tensors
-from .naming import parts
-from .objects import attributes, is_a
+from .naming import Part, parts
+from .objects import attributes, is_a, locals_of
 
 GROUPS = 12  # the maximum number of groups of tensors to examine
 SAMPLES = 3  # tensors to examine in each group
+NAMES = 4  # the maximum number of a traceback's variables to name
 FEW = 3  # a variable with fewer tensors is assumed to keep only memory that the current step needs
 
 
@@ -98,7 +100,10 @@ class Survey:
         """Adds the holder of a sampled tensor, with everything that its container keeps, or else with `times` times the
         bytes of the tensor.
         """
-        part, key = parts(chain)[0], masked(text_of(chain))
+        part = parts(chain)[0]
+        if part.kind == "traceback":
+            holder = dataclasses.replace(holder, text=self.with_others(chain, part, holder.text))
+        key = masked(holder.text if part.kind == "traceback" else text_of(chain))
         if part.kind == "unknown":
             return  # mostly the arguments of a running call
         is_variable = part.owner is None and part.kind in ("local", "global", "thread")
@@ -112,6 +117,17 @@ class Survey:
             self.found[key] = dataclasses.replace(holder, text=masked(holder.text), tensors=tensors, bytes=size)
         elif before is None or before.bytes < holder.bytes:
             self.found[key] = holder
+
+    def with_others(self, chain: Chain, part: Part, text: str) -> str:
+        """The text of a variable in a traceback, with the names of the other tensors in its frame, which the traceback
+        keeps too.
+        """
+        frame, one = chain.objects[1], f"`{part.words[0]}`, a local of "
+        if type(frame) is not FrameType or not text.startswith(one):
+            return text
+        names = [name for name, it in locals_of(frame) if self.known.is_tensor(it) and self.known.is_on(it, self.device)]
+        shown = names[:NAMES] + ["…"] * (len(names) > NAMES)
+        return f"`{'`, `'.join(shown)}`, locals of {text[len(one):]}" if len(names) > 1 else text
 
 
 def masked(text: str) -> str:

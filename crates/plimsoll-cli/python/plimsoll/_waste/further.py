@@ -18,7 +18,7 @@ from .._holding.live import Tensors
 from .._predict.source import looked_up, scope_of
 from .attributes import Attribute, dead
 from .containers import Unread, unread
-from .insertion import instead
+from .insertion import Insertion, instead
 from .names import Names
 from .owners import Owners
 from .program import Program, loaded
@@ -130,20 +130,8 @@ class Further:
             return []
         there, text = edited
         statement = it.statement
-        return [
-            protocol.Waste(
-                kind="graph",
-                name=ast.unparse(it.target),
-                file=it.source.file,
-                line=statement.lineno,
-                bytes=size,
-                each=size // count,
-                after=there.line,
-                replaces=there.line - statement.lineno + 1,
-                indent=there.indent,
-                text=text,
-            )
-        ]
+        name, first = ast.unparse(it.target), statement.lineno
+        return [there.waste("graph", name, it.source.file, first, size, text, each=size // count, first=first)]
 
 
 def scope_at(it: Sum, frame: FrameType) -> bool:
@@ -153,22 +141,11 @@ def scope_at(it: Sum, frame: FrameType) -> bool:
     return scope_of(it.source.tree, frame.f_code) is it.source.scope(it.statement)
 
 
-def row_of_attribute(it: Attribute, there: Any) -> Row:
+def row_of_attribute(it: Attribute, there: Insertion) -> Row:
     """The row for a dead attribute."""
 
     def row(size: int) -> protocol.Waste:
-        return protocol.Waste(
-            kind="del",
-            name=it.text,
-            file=it.source.file,
-            line=it.line,
-            bytes=size,
-            each=0,
-            after=there.line,
-            replaces=0,
-            indent=there.indent,
-            text=f"del {it.text}",
-        )
+        return there.waste("del", it.text, it.source.file, it.line, size, f"del {it.text}")
 
     return row
 
@@ -181,17 +158,7 @@ def row_of_container(it: Unread) -> Row:
         there = instead(Names(scope), it.statement, linecache.getlines(it.source.file))
         if there is None:
             return None
-        return protocol.Waste(
-            kind="unread",
-            name=it.name if it.scope is not None else it.own,
-            file=it.source.file,
-            line=it.line,
-            bytes=size,
-            each=0,
-            after=there.line,
-            replaces=there.line - it.statement.lineno + 1,
-            indent=there.indent,
-            text=it.text,
-        )
+        name = it.name if it.scope is not None else it.own
+        return there.waste("unread", name, it.source.file, it.line, size, it.text, first=it.statement.lineno)
 
     return row

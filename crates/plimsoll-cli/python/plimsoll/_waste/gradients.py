@@ -65,20 +65,8 @@ class Gradients:
                     there = behind(known[0], step, known[1]) if size >= least else None
                     if there is None or kind == "gradients" and not is_zeroed(known[0], step, name):
                         continue
-                    found.append(
-                        protocol.Waste(
-                            kind=kind,
-                            name=name,
-                            file=frame.f_code.co_filename,
-                            line=step.lineno,
-                            bytes=size,
-                            each=0,
-                            after=there.line,
-                            replaces=0,
-                            indent=there.indent,
-                            text=f"{name}.zero_grad()" if kind == "gradients" else forget(name),
-                        )
-                    )
+                    text = f"{name}.zero_grad()" if kind == "gradients" else forget(name)
+                    found.append(there.waste(kind, name, frame.f_code.co_filename, step.lineno, size, text))
         return found
 
 

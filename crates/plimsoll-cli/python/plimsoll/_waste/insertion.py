@@ -8,6 +8,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from .. import protocol
 from .._predict import source
 from .names import Names, arguments, bound, stored
 
@@ -17,10 +18,33 @@ WITH = (ast.With, ast.AsyncWith)
 
 
 class Insertion(NamedTuple):
-    """A place for a new line: after this line, with the indentation of the statement there."""
+    """A place for a new line: after this line, with the indentation of the statement there. If the statement's last
+    line has another indentation, `aligned` is the line where the statement begins, else 0.
+    """
 
     line: int
     indent: str
+    aligned: int
+
+    def waste(
+        self, kind: str, name: str, file: str, line: int, size: int, text: str, *, each: int = 0, first: int = 0
+    ) -> protocol.Waste:
+        """A row for the report: the new line `text` frees `size` bytes. It replaces the lines from `first` on; with 0,
+        none.
+        """
+        return protocol.Waste(
+            kind=kind,
+            name=name,
+            file=file,
+            line=line,
+            bytes=size,
+            each=each,
+            after=self.line,
+            replaces=self.line - first + 1 if first else 0,
+            indent=self.indent,
+            aligned=self.aligned,
+            text=text,
+        )
 
 
 def after_last_use(names: Names, name: str, peak: ast.stmt, lines: list[str]) -> Insertion | None:
@@ -67,7 +91,9 @@ def behind(names: Names, statement: ast.stmt, lines: list[str], name: str | None
     tail = lines[end - 1].encode()[here[-1].end_col_offset or 0 :].decode(errors="replace").strip()
     if indent.strip() or (tail and not tail.startswith("#")):
         return None
-    return Insertion(end, indent)
+    last = lines[end - 1]
+    is_aligned = last[: len(last) - len(last.lstrip())] == indent
+    return Insertion(end, indent, 0 if is_aligned else here[0].lineno)
 
 
 def instead(names: Names, statement: ast.stmt, lines: list[str]) -> Insertion | None:

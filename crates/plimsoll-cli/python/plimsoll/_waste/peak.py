@@ -300,15 +300,4 @@ def pick(variables: Any, names: Any) -> dict[str, Any]:
 
 def waste(kind: str, place: Place, name: str, size: int, there: Insertion, text: str) -> protocol.Waste:
     """Builds a row for the report."""
-    return protocol.Waste(
-        kind=kind,
-        name=name,
-        file=place.code.co_filename,
-        line=assigned_at(place.names, name, place.line),
-        bytes=size,
-        each=0,
-        after=there.line,
-        replaces=0,
-        indent=there.indent,
-        text=text,
-    )
+    return there.waste(kind, name, place.code.co_filename, assigned_at(place.names, name, place.line), size, text)

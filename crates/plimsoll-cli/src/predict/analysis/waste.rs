@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::predict::recording::read::place;
 use crate::predict::view::Replaced;
 use crate::protocol::{Waste, WasteKind};
 
@@ -103,13 +104,26 @@ pub(crate) struct NewLine {
     /// The number of lines, up to `after`, that the new line replaces.
     pub(crate) replaces: u64,
     pub(crate) indent: String,
+    /// A line with this indentation, if the line `after` has another one, else 0.
+    pub(crate) aligned: u64,
     pub(crate) text: String,
 }
 
 impl NewLine {
-    /// The words that stand between the new line and its place in a sentence.
-    pub(crate) fn how(&self) -> &'static str {
-        if self.replaces == 0 { "after" } else { "in place of" }
+    /// The new line and its place, for example `` `del x` after line 15 (indented like line 12) ``. Without
+    /// `has_file`, the text around it names the file.
+    pub(crate) fn said(&self, has_file: bool) -> String {
+        let how = if self.replaces == 0 { "after" } else { "in place of" };
+        let at = match (has_file, self.replaces) {
+            (true, _) => place(&self.file.to_string_lossy(), self.after),
+            (false, 0 | 1) => format!("line {}", self.after),
+            (false, many) => format!("lines {} to {}", self.after + 1 - many, self.after),
+        };
+        let indented = match self.aligned {
+            0 => String::new(),
+            line => format!(" (indented like line {line})"),
+        };
+        format!("`{}` {how} {at}{indented}", self.text)
     }
 }
 
@@ -131,6 +145,7 @@ pub(crate) fn places(rows: &[&Waste]) -> Vec<NewLine> {
                 after: row.after,
                 replaces: row.replaces,
                 indent: row.indent.clone(),
+                aligned: if row.replaces == 0 { row.aligned } else { 0 },
                 text: row.text.clone(),
             }),
         }
@@ -145,7 +160,7 @@ mod tests {
     fn row(name: &str, after: u64, kind: WasteKind, text: &str) -> Waste {
         let (name, indent, text) = (name.to_owned(), "  ".to_owned(), text.to_owned());
         let file = "train.py".into();
-        Waste { kind, name, file, line: 1, bytes: 7, each: 0, after, replaces: 0, indent, text }
+        Waste { kind, name, file, line: 1, bytes: 7, each: 0, after, replaces: 0, indent, aligned: 0, text }
     }
 
     #[test]

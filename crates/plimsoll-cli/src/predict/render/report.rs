@@ -4,13 +4,14 @@ use plimsoll_trace::report::{Brief, Rank, Report, Section};
 
 use super::limits::limits;
 use super::{graphs, host, json, late, memory, next, outside, reads, sentences, traces, warnings, waste};
-use crate::explain;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
 use crate::predict::answer::Outcome;
 use crate::predict::args::PredictArgs;
 use crate::predict::gpu::Target;
+use crate::predicted::Predicted;
 use crate::shown::Shown;
+use crate::{bytes, explain};
 
 /// The report, with its sections in reading order. `shown` determines how sizes are printed.
 pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, shown: Shown) -> Report {
@@ -28,8 +29,8 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let wasted = waste::sentences(outcome, size);
     sections.push(Section::lines("waste", Rank::Head, wasted).valued(waste::json(outcome)));
     sections.push(Section::command("next", "Next", next::command(outcome, target, args)));
-    let holders = outcome.holders().map(|it| format!("kept by {}: {}", it.text, size(it.bytes)));
-    sections.push(Section::lines("holders", Rank::Head, holders).valued(json::holders(outcome)));
+    let kept_by = holders(outcome, size);
+    sections.push(Section::lines("holders", Rank::Head, kept_by).valued(json::holders(outcome)));
     let falls = outcome.falls();
     let fallen = falls
         .iter()
@@ -67,6 +68,23 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let is_bad =
         !matches!(outcome.verdict, Verdict::Fits { .. }) || outcome.may_not_fit() || outcome.lacks_host();
     Report { verdict, is_bad, sections }
+}
+
+/// The objects that keep memory alive, if memory grew or ran out.
+fn holders(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
+    outcome.holders().map(|it| format!("kept by {}: {}", it.text, size(it.bytes))).collect()
+}
+
+/// What the recording should contain in addition to PyTorch's events.
+pub(crate) fn predicted(outcome: &Outcome) -> Option<Predicted> {
+    let size = |bytes| bytes::shown(bytes, false);
+    let device = outcome.judged.as_ref()?.peaks.device;
+    let waste = waste::json(outcome).unwrap_or_default();
+    Predicted::of(
+        device,
+        (waste::sentences(outcome, size), waste),
+        (holders(outcome, size), json::holders(outcome)),
+    )
 }
 
 /// The facts of the verdict, for programs.

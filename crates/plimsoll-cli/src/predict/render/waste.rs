@@ -109,17 +109,7 @@ fn gives(rows: &[&Saving], freed: Option<Freed>, savings: &Savings, size: &impl 
     let rows: Vec<&Waste> = rows.iter().map(|row| &row.waste).collect();
     let lines = places(&rows);
     let is_one_file = rows.iter().all(|row| row.file == rows[0].file);
-    let said: Vec<String> = lines
-        .iter()
-        .map(|line| {
-            let at = match (is_one_file, line.replaces) {
-                (true, 0 | 1) => format!("line {}", line.after),
-                (true, many) => format!("lines {} to {}", line.after + 1 - many, line.after),
-                (false, _) => place(&line.file.to_string_lossy(), line.after),
-            };
-            format!("`{}` {} {at}", line.text, line.how())
-        })
-        .collect();
+    let said: Vec<String> = lines.iter().map(|line| line.said(!is_one_file)).collect();
     let verb = if said.len() == 1 { "gives" } else { "give" };
     let said = said.join(", ");
     match freed {
@@ -142,10 +132,10 @@ fn at(row: &Waste) -> String {
 pub(super) fn json(outcome: &Outcome) -> Option<Value> {
     let savings = outcome.savings.as_ref()?;
     let row = |row: &Saving| {
-        let Waste { kind, name, file, line, bytes, each, after, replaces, text, .. } = &row.waste;
+        let Waste { kind, name, file, line, bytes, each, after, replaces, indent, text, .. } = &row.waste;
         json!({ "kind": kind, "name": name, "file": file_name(&file.to_string_lossy()), "line": line,
             "bytes": bytes, "bytes_of_each_graph": (*each > 0).then_some(each), "after": after, "replaces": replaces,
-            "text": text, "peak_allocated_bytes": row.alone.map(|it| it.allocated_bytes) })
+            "indent": indent, "text": text, "peak_allocated_bytes": row.alone.map(|it| it.allocated_bytes) })
     };
     let together = savings.together.map(|it| {
         json!({ "peak_allocated_bytes": it.allocated_bytes, "peak_reserved_bytes": it.reserved_bytes, "fits": it.fits })

@@ -129,13 +129,15 @@ fn is_leak(course: &Course, about: &About<'_>) -> bool {
     late >= early / 3 && rose >= growth.bytes / 2
 }
 
-/// Whether a level rose because of blocks from the first half that are still live.
+/// Whether a level rose because of blocks from the first half of the settled steps that are still live.
 fn is_made_of_what_stays(course: &Course, warm: usize) -> bool {
     let Course { held, kept, .. } = course;
     let rose = held[held.len() - 1].saturating_sub(held[0]);
     let settled = &held[warm..];
     let moved = settled.iter().max().zip(settled.iter().min()).map_or(0, |(most, least)| most - least);
-    rose >= moved / 2 && sum(&kept[warm..held.len() / 2]) > rose / 4
+    let half = warm + settled.len().div_ceil(2);
+    let rose_early = held[half - 1].saturating_sub(held[warm.saturating_sub(1)]);
+    rose >= moved / 2 && sum(&kept[warm..half]) > rose_early / 2
 }
 
 /// Whether a series falls by more than 2 %, and almost never rises.
