@@ -215,6 +215,7 @@ class Graph(TypedDict):
     line: int
     bytes: int
     calls: int
+    likely: bool  # not certain: memory ran out in a call
 
 
 class Waste(TypedDict):

@@ -81,7 +81,8 @@ impl Tried {
             known_before: self.known_before,
             grows: base.is_some_and(|it| it.trial.grows.is_some()),
             compiles: base.is_some_and(|it| it.trial.compiles),
-            infers: base.is_some_and(|it| it.trial.end == End::Ran && !it.trial.trains),
+            infers: base
+                .is_some_and(|it| matches!(it.trial.end, End::Ran | End::RanOut(_)) && !it.trial.trains),
             has_nested_blocks: self.work(&Set::default()).is_some_and(|work| work.nested > 0),
         }
     }

@@ -26,6 +26,8 @@ pub(crate) struct UnusedGraph {
     pub(crate) bytes: u64,
     /// The number of calls at this line.
     pub(crate) calls: u64,
+    /// Whether this is likely, but not certain, because memory ran out in a call.
+    pub(crate) likely: bool,
 }
 
 /// Memory that is live at the peak but not needed there (`_waste/peak.py`), and the line that frees it.

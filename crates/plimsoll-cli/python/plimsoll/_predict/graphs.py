@@ -23,6 +23,7 @@ class Line:
     def __init__(self) -> None:
         self.calls = self.bytes = self.most_bytes = 0  # calls; bytes of graphs alive now; most bytes at once
         self.is_used = False
+        self.ran_out = False  # whether a call ran out of memory, so that it is unknown what would have followed
         self.step = 0  # the program's step at the last call
 
     def free(self, bytes: int) -> None:
@@ -84,7 +85,11 @@ class Graphs:
         """Calls the module, and records the memory that the call's graph keeps in addition to the results."""
         torch = self.torch
         before = sum(allocator.levels(torch))
-        result = original(module, *args, **kwargs)
+        try:
+            result = original(module, *args, **kwargs)
+        except torch.cuda.OutOfMemoryError:
+            self.ran_out(sum(allocator.levels(torch)) - before)
+            raise
         leaves = [it for it in torch.utils._pytree.tree_leaves(result) if isinstance(it, torch.Tensor) and it.is_cuda]
         made = [it for it in leaves if it.grad_fn is not None]
         place = frames.program_line(sys._getframe(1)) if made else None
@@ -105,16 +110,26 @@ class Graphs:
             tensor.grad_fn.register_prehook(functools.partial(use, line))
         return result
 
-    def rows(self, is_over: bool) -> list[protocol.Graph]:
+    def ran_out(self, kept: int) -> None:
+        """Called when a call ran out of memory; it keeps this many bytes."""
+        place = frames.program_line(sys._getframe(2))
+        if place is not None and kept > 0:
+            line = self.lines.setdefault(place, Line())
+            line.calls += 1
+            line.ran_out, line.most_bytes = True, max(line.most_bytes, line.bytes + kept)
+
+    def rows(self, is_over: bool, trains: bool) -> list[protocol.Graph]:
         """Rows for the report. If the program was stopped, graphs of its last step are left out, because a later
-        backward pass might have used them.
+        backward pass might have used them. If it ran out of memory in a call, this call's graph counts as unused if
+        the program has no optimizer so far: `trains` says whether it has one.
         """
         if self.asked:
             return []
         return [
-            protocol.Graph(file=file, line=number, bytes=line.most_bytes, calls=line.calls)
+            protocol.Graph(file=file, line=number, bytes=line.most_bytes, calls=line.calls, likely=line.ran_out)
             for (file, number), line in self.lines.items()
-            if not line.is_used and (is_over or line.step < self.step())
+            if not line.is_used
+            and (not trains if line.ran_out else is_over or line.step < self.step())
         ]
 
 

@@ -482,7 +482,7 @@ class Watch:
             loops=[row for row in (it.row() for it in finish.loops) if row],
             grew=self.state == "stopped" and finish.grew(),
             warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),
-            graphs=[] if self.passes else self.graphs.rows(self.state == "ended"),
+            graphs=[] if self.passes else self.graphs.rows(self.state == "ended", trains=bool(len(self.steps))),
             falls=self.falling.rows() if self.state != "running" else [],
             waste=self.peak.report() if self.peak is not None else [],
             trains=bool(self.counted or len(self.steps) or self.passes or self.graphs.asked),

@@ -24,8 +24,10 @@ impl Pass<'_> {
     pub(super) fn search(&mut self) -> Result<(), Missing> {
         let base = self.base()?;
         let goal = self.goal();
-        // No technique helps if memory grows with each step.
-        let is_hopeless = !base.has_peaks() || (self.facts.grows && !base.fit.fits());
+        // No technique helps if memory grows with each step. An inference program that runs out of any memory may still
+        // fit without its graphs.
+        let has_answer = base.has_peaks() || self.facts.infers;
+        let is_hopeless = !has_answer || (self.facts.grows && !base.fit.fits());
         let is_fit = base.fit.fits() && (!base.fit.is_tight() || base.is_caught);
         if is_hopeless || (goal == Goal::Fit && is_fit) {
             return Ok(());

@@ -22,10 +22,11 @@ pub(in crate::predict) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> Str
     graphs.sort_by_key(|it| std::cmp::Reverse(it.bytes));
     let sentence = |it: &UnusedGraph| {
         format!(
-            "of {}, {} are saved for a backward pass that never runs: put torch.no_grad() around {}",
+            "of {}, {} are saved for a backward pass that never runs: put torch.no_grad() around {}{}",
             size(all_bytes),
             size(it.bytes),
-            place(&it.file, it.line)
+            place(&it.file, it.line),
+            if it.likely { " (likely: memory ran out here, and the program has no optimizer so far)" } else { "" }
         )
     };
     graphs.into_iter().take(MOST).map(sentence).collect()
@@ -35,6 +36,6 @@ pub(in crate::predict) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> Str
 pub(super) fn json(outcome: &Outcome) -> Vec<Value> {
     let graphs = outcome.measured().into_iter().flat_map(|judged| &judged.report.graphs);
     graphs
-        .map(|it| json!({ "file": it.file, "line": it.line, "bytes": it.bytes, "calls": it.calls }))
+        .map(|it| json!({ "file": it.file, "line": it.line, "bytes": it.bytes, "calls": it.calls, "likely": it.likely }))
         .collect()
 }
