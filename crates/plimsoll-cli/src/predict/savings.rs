@@ -44,6 +44,7 @@ impl Outcome {
             args,
             target,
             session,
+            before_bytes,
             most_bytes: before_bytes.saturating_sub(least_bytes(before_bytes)),
             began: Instant::now(),
             is_interrupted: false,
@@ -58,6 +59,8 @@ struct Trials<'a> {
     args: &'a PredictArgs,
     target: &'a Target,
     session: &'a Session,
+    /// The peak without new lines.
+    before_bytes: u64,
     /// If a run's peak is higher than this, the run's lines do not count as a saving.
     most_bytes: u64,
     began: Instant,
@@ -71,12 +74,18 @@ impl Trials<'_> {
     fn rows(&mut self, rows: &[Waste]) -> Option<(Vec<Saving>, Freed)> {
         let all: Vec<&Waste> = rows.iter().collect();
         let together = self.run(&all);
+        let before_bytes = self.before_bytes;
+        let saving = |waste: &Waste, alone: Option<Freed>| {
+            // The program may have been examined before its highest peak.
+            let freed_bytes = alone.map_or(0, |freed| before_bytes - freed.allocated_bytes);
+            Saving { waste: Waste { bytes: waste.bytes.max(freed_bytes), ..waste.clone() }, alone }
+        };
         if let [waste] = rows {
-            return Some((vec![Saving { waste: waste.clone(), alone: together }], together?));
+            return Some((vec![saving(waste, together)], together?));
         }
         let alone = |waste: &Waste| {
             let alone = if self.began.elapsed() < LONGEST { self.run(&[waste]) } else { None };
-            Saving { waste: waste.clone(), alone }
+            saving(waste, alone)
         };
         let rows: Vec<Saving> = rows.iter().map(alone).collect();
         let single: Vec<&Saving> = rows.iter().filter(|row| row.alone.is_some()).collect();

@@ -62,10 +62,15 @@ impl UnusedGraph {
             |life: &&Life| life.born.is_some() && life.stack.is_some_and(|stack| inside[stack.index()]);
         let failure = passes.first_failure();
         let live = total(timeline.held_after(moment));
-        let found = |kept: &[&Life], since: u64, confidence| {
+        let is_much = |kept: &[&Life], since: u64| {
             let bytes = total(kept.iter().copied());
-            let says = kept.len() >= LEAST_BLOCKS && bytes >= live / LEAST_PART && bytes >= since / KEPT_PART;
-            says.then(|| Self { bytes, blocks: kept.len(), line: caller(snapshot, kept), confidence })
+            kept.len() >= LEAST_BLOCKS && bytes >= live / LEAST_PART && bytes >= since / KEPT_PART
+        };
+        let found = |kept: &[&Life], confidence| Self {
+            bytes: total(kept.iter().copied()),
+            blocks: kept.len(),
+            line: caller(snapshot, kept),
+            confidence,
         };
         let is_dropped = |life: &&Life| life.freed.is_some_and(|freed| failure.is_none_or(|at| freed < at));
         let dropped: Vec<&Life> = timeline.held_after(moment).filter(is_made).filter(is_dropped).collect();
@@ -73,38 +78,41 @@ impl UnusedGraph {
             let is_since = |life: &&Life| (first.born..=moment).contains(&life.born);
             total(timeline.lives.iter().filter(is_since).filter(is_made))
         });
+        if is_much(&dropped, since) {
+            return Some(found(&dropped, "likely"));
+        }
         let calls = Calls::of(timeline, moment, |life| is_made(&life));
-        let confidence = if failure.is_some() { "a guess" } else { "likely" };
-        let of_calls = (calls.count >= LEAST_CALLS).then_some(calls);
-        found(&dropped, since, "likely")
-            .or_else(|| of_calls.and_then(|calls| found(&calls.kept, calls.all_bytes, confidence)))
+        let says = calls.count >= LEAST_CALLS && is_much(&calls.inner, calls.all_bytes);
+        says.then(|| found(&calls.kept, if failure.is_some() { "a guess" } else { "likely" }))
     }
 }
 
 /// The memory that calls of modules keep, without the last result of each call, which the program may keep.
+///
+/// A call ends where memory is allocated outside of modules. It is not known whether two calls follow each other
+/// directly, so wherever the first stack of a call occurs again, the result before that may be the program's own too.
 #[derive(Default)]
 struct Calls<'a> {
     /// The calls that keep memory.
     count: usize,
     kept: Vec<&'a Life>,
-    /// The bytes that these calls allocated, again without the last results.
+    /// The part of `kept` that certainly is no result of a call.
+    inner: Vec<&'a Life>,
+    /// The bytes that were allocated for `inner`, whether they are kept or not.
     all_bytes: u64,
 }
 
 impl<'a> Calls<'a> {
-    /// The calls before this moment. A call ends where memory is allocated outside of modules, or where the call's first
-    /// stack occurs again.
+    /// The calls before this moment.
     fn of(timeline: &'a Timeline, moment: Option<EventIndex>, is_inside: impl Fn(&'a Life) -> bool) -> Self {
         let mut found = Self::default();
         let mut call: Vec<&Life> = Vec::new();
         for life in timeline.lives.iter().take_while(|life| life.born <= moment) {
-            let is_inside = is_inside(life);
-            if !is_inside || call.first().is_some_and(|first| first.stack == life.stack) {
+            if is_inside(life) {
+                call.push(life);
+            } else {
                 found.add(&call, moment);
                 call.clear();
-            }
-            if is_inside {
-                call.push(life);
             }
         }
         found.add(&call, moment);
@@ -112,12 +120,26 @@ impl<'a> Calls<'a> {
     }
 
     fn add(&mut self, call: &[&'a Life], moment: Option<EventIndex>) {
-        let kept: Vec<&Life> = call.iter().copied().filter(|life| life.is_held_after(moment)).collect();
-        let Some((result, kept)) = kept.split_last().filter(|(_, kept)| !kept.is_empty()) else { return };
-        self.count += 1;
-        self.all_bytes =
-            self.all_bytes.saturating_add(total(call.iter().copied()).saturating_sub(result.bytes));
-        self.kept.extend(kept);
+        let without_result = |part: &[&'a Life]| {
+            let mut kept: Vec<&Life> =
+                part.iter().copied().filter(|life| life.is_held_after(moment)).collect();
+            let result = kept.pop();
+            (kept, result.map_or(0, |it| it.bytes))
+        };
+        let Some(first) = call.first() else { return };
+        let before = self.inner.len();
+        for part in call.chunk_by(|_, next| next.stack != first.stack) {
+            let (inner, result_bytes) = without_result(part);
+            if !inner.is_empty() {
+                let all_bytes = total(part.iter().copied()).saturating_sub(result_bytes);
+                self.all_bytes = self.all_bytes.saturating_add(all_bytes);
+                self.inner.extend(inner);
+            }
+        }
+        if self.inner.len() > before {
+            self.count += 1;
+            self.kept.extend(without_result(call).0);
+        }
     }
 }
 

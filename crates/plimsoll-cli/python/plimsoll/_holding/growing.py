@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -28,7 +29,7 @@ class Growing:
         self.spent = 0.0  # CPU seconds of these surveys
         self.looks = 0  # failed requests that were examined
 
-    def stepped(self, levels: dict[int, int], is_last: bool) -> None:
+    def stepped(self, levels: dict[int, int], step: int, is_last: bool) -> None:
         """Called after a step with the memory level of each device whose memory grows. Takes a first survey of each
         such device, and another one if this is the last step. It is not known which step is the last one before the
         program ends, so there are also surveys after 1, 2, 4, 8, … steps.
@@ -42,7 +43,8 @@ class Growing:
                 self.grew(device, level)
             elif steps & (steps - 1) == 0 and steps and self.spent < SECONDS:
                 began = time.thread_time()
-                self.latest[device] = self.compared(device, level, self.survey(device))
+                found = self.compared(device, level, self.survey(device))
+                self.latest[device] = [dataclasses.replace(it, text=f"{it.text}, after step {step}") for it in found]
                 self.spent += time.thread_time() - began
 
     def begins(self, device: int, level: int) -> None:

@@ -125,9 +125,11 @@ class Survey:
         frame, one = chain.objects[1], f"`{part.words[0]}`, a local of "
         if type(frame) is not FrameType or not text.startswith(one):
             return text
-        names = [name for name, it in locals_of(frame) if self.known.is_tensor(it) and self.known.is_on(it, self.device)]
+        names = [
+            name for name, it in locals_of(frame) if self.known.is_tensor(it) and self.known.is_on(it, self.device)
+        ]
         shown = names[:NAMES] + ["…"] * (len(names) > NAMES)
-        return f"`{'`, `'.join(shown)}`, locals of {text[len(one):]}" if len(names) > 1 else text
+        return f"`{'`, `'.join(shown)}`, locals of {text[len(one) :]}" if len(names) > 1 else text
 
 
 def masked(text: str) -> str:

@@ -128,8 +128,7 @@ class Graphs:
         return [
             protocol.Graph(file=file, line=number, bytes=line.most_bytes, calls=line.calls, likely=line.ran_out)
             for (file, number), line in self.lines.items()
-            if not line.is_used
-            and (not trains if line.ran_out else is_over or line.step < self.step())
+            if not line.is_used and (not trains if line.ran_out else is_over or line.step < self.step())
         ]
 
 

@@ -260,7 +260,7 @@ class Watch:
             self.growth.look(sys._getframe(1), steps, finish.given)
             is_last = not self.late.waits(steps, self.growth.total) and not self.varying.waits(self.growth.total)
         if settings.PLAN is None:
-            self.growing.stepped(self.growth.growing(), is_last)
+            self.growing.stepped(self.growth.growing(), steps, is_last)
         if is_last and not settings.STOPS and finish.may_go_on():
             self.begin_rest()
         elif is_last and not finish.can_run_on(sys._getframe(1), steps, self.growth.total):

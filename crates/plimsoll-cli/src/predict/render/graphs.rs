@@ -26,7 +26,11 @@ pub(in crate::predict) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> Str
             size(all_bytes),
             size(it.bytes),
             place(&it.file, it.line),
-            if it.likely { " (likely: memory ran out here, and the program has no optimizer so far)" } else { "" }
+            if it.likely {
+                " (likely: memory ran out here, and the program has no optimizer so far)"
+            } else {
+                ""
+            }
         )
     };
     graphs.into_iter().take(MOST).map(sentence).collect()
