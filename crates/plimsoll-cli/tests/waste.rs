@@ -49,8 +49,8 @@ fn check_planted(name: &str, program: &str) -> Value {
     for row in rows {
         let number = |key: &str| usize::try_from(row[key].as_u64().expect("a number")).expect("a number");
         let (after, replaces) = (number("after"), number("replaces"));
-        let indent = lines[after - 1].len() - lines[after - 1].trim_start().len();
-        let line = format!("{}{}", " ".repeat(indent), row["text"].as_str().expect("a line"));
+        let text = |key: &str| row[key].as_str().expect("a text");
+        let line = format!("{}{}", text("indent"), text("text"));
         lines.splice(after - replaces..after, [line]);
     }
     let pasted = Torch::new(&format!("waste-pasted-{name}"), &lines.join("\n"));
@@ -72,6 +72,28 @@ fn the_line_that_deletes_what_is_not_read_again_gives_the_printed_peak() {
     let said = "390.62 MiB live at the peak are not read again: `x` (train.py:13): `del x` after line 15 gives\n  \
                 412.02 MiB instead of 796.54 MiB";
     assert!(text.contains(said), "{text}");
+}
+
+/// The new line belongs outside the `else`, and the recording repeats this.
+#[needs(pytorch)]
+#[test]
+fn a_recording_contains_the_advice_of_its_prediction() {
+    let (_, program) = programs("planted").into_iter().find(|(name, _)| name == "branches").expect("it");
+    let torch = Torch::new("waste-recorded", &program);
+    let recording = torch.folder.file("recording.pickle");
+    let text = stdout(&torch.predict(&["--snapshot", &recording], &[]));
+    let said = "`images` (train.py:8): `del images` after line 12 (indented like line 9) gives ";
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(plain(&text).contains(said), "{text}");
+    let explained = plimsoll(&["explain", "--json", &recording]);
+    let waste = &json(&explained)["devices"][0]["prediction"]["waste"];
+    assert_eq!(waste["rows"][0]["text"], "del images", "{}", stdout(&explained));
+    assert!(plain(&stdout(&plimsoll(&["explain", &recording]))).contains(said));
+    // Python reads it as before.
+    let check = "import pickle, sys; print(sorted(pickle.load(open(sys.argv[1], 'rb'))))";
+    let keys = std::process::Command::new(&torch.python[0]).args(["-c", check, &recording]).output();
+    let keys = String::from_utf8(keys.expect("it starts").stdout).expect("text");
+    assert!(keys.contains("'device_traces'") && keys.contains("'plimsoll_predict'"), "{keys}");
 }
 
 #[needs(pytorch, nightly)]

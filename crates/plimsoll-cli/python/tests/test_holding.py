@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import plimsoll
 from plimsoll._holding import climb
+from plimsoll._holding.falling import Falling
 from plimsoll._holding.growing import Growing
 from plimsoll._holding.survey import Survey
 
@@ -292,9 +293,13 @@ def grown(keep):
         optimizer.step()
         optimizer.zero_grad()
         keep(out, loss, nodes)
-        if step == 5:
-            growing.begins(None, 0)
+        if step >= 5:
+            growing.stepped({None: (step - 5) << 12}, step, False)
+    latest = growing.rows()
     growing.grew(None, 1 << 15)
+    # What was found before the last step is reported only if the program ends there.
+    assert [it["text"].partition(", after step ")[2] for it in latest] == ["9"] * len(latest)
+    assert not any(", after step " in it["text"] for it in growing.rows())
     # Other tests in this process may have left objects that were collected or changed in the
     # meantime.
     return [it for it in growing.found[None] if "`grown`" in it.text]
@@ -318,6 +323,58 @@ def test_what_keeps_more_from_step_to_step_is_named_and_what_a_step_works_with_i
     (found,) = grown(node)
     assert found.text.startswith("`self.out` of `Node`, reached as `nodes[…].out`, a local of `grown`"), found.text
     assert grown(lambda out, loss, nodes: None) == []
+
+    def failed(out, loss, nodes):
+        try:
+            fails(out.detach())
+        except ValueError as error:
+            nodes.append(error)
+
+    def fails(batch):
+        doubled, shifted = batch * 2, batch + 1
+        raise ValueError(len(doubled) + len(shifted))
+
+    (found,) = [it for it in grown(failed) if "`fails`" in it.text]
+    assert found.text.startswith("`batch`, `doubled`, `shifted`, locals of `fails` (test_holding.py:"), found.text
+    assert "in the traceback of `ValueError`, held by `nodes`, a local of `grown`" in found.text
+
+
+def steps(optimizer, parameters, falling, count):
+    for step in range(count):
+        for parameter in parameters:
+            if parameter.requires_grad:
+                parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        falling.stepped(optimizer, step + 1, 1 << 20)
+
+
+def test_states_of_frozen_parameters_and_of_a_dropped_optimizer_are_named(monkeypatch):
+    falling = Falling(torch)
+    monkeypatch.setattr(falling.known, "get", lambda it, name: name == "is_cuda" or getattr(it, name))
+    parameters = [torch.nn.Parameter(torch.ones(256, 256)) for _ in range(2)]
+    optimizer = torch.optim.Adam(parameters)
+    steps(optimizer, parameters, falling, 3)
+    parameters[0].requires_grad_(False)
+    parameters[0].grad = None
+    steps(optimizer, parameters, falling, 8)
+    (row,) = falling.rows()
+    assert (
+        row["text"]
+        == "the gradients of 1 parameter, which are frozen; the optimizer still keeps their states, 512.00 KiB"
+    )
+    del optimizer
+    steps(torch.optim.SGD(parameters[1:]), parameters, falling, 3)
+    (row,) = falling.rows()
+    assert (row["text"], row["bytes"]) == ("the states of an optimizer that no longer exists", 4 * 256 * 256 * 4 + 2 * 4)
+
+
+def test_an_optimizer_that_is_made_again_is_not_missing(monkeypatch):
+    falling = Falling(torch)
+    monkeypatch.setattr(falling.known, "get", lambda it, name: name == "is_cuda" or getattr(it, name))
+    parameters = [torch.nn.Parameter(torch.ones(256, 256))]
+    for _ in range(3):
+        steps(torch.optim.Adam(parameters), parameters, falling, 3)
+    assert falling.rows() == []
 
 
 def test_parameters_gradients_buffers_and_optimizer_state_are_not_surveyed():

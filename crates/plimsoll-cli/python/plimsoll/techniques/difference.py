@@ -35,6 +35,7 @@ class Difference:
         # Weights and buffers by module and name.
         self.originals: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self.done: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.lacking: weakref.WeakSet[Any] = weakref.WeakSet()  # modules whose weights were never in f32
         self.is_on = not getattr(context.host, "has_no_values", False) and hasattr(context.host, "note")
 
     def keep(self, module: Any, wide: tuple[Any, ...]) -> None:
@@ -50,6 +51,11 @@ class Difference:
             kept = {name: it.detach().cpu() for name, it in own.items() if it is not None and it.dtype in wide}
             if kept:
                 self.originals.setdefault(each, {}).update(kept)
+
+    def lacks(self, module: Any) -> None:
+        """Called for a module whose weights are made in 16 bits."""
+        if self.is_on:
+            self.lacking.add(module)
 
     def around(self, root: Any, following: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Returns the result of a model's call. If this is the model's first call, also compares the result."""
@@ -70,6 +76,8 @@ class Difference:
         """The result in f32, or the reason why there is none."""
         if any(it.training for it in root.modules()):
             return None, "the difference between the outputs is not measured, because the model is in training mode"
+        if any(it in self.lacking for it in root.modules()):
+            return None, "the difference between the outputs is not measured, because the weights are made on the GPU"
         state, known = {}, set()  # `functional_call` takes only one of several tied weights
         for prefix, each in root.named_modules():
             kept = self.originals.get(each, {})

@@ -1,5 +1,6 @@
-"""Uses 16-bit weights: a model is converted before it moves to the GPU, or at its first call. Its inputs are
-converted as well, and its results are converted back to f32. Changes the numbers.
+"""Uses 16-bit weights: a model is converted before it moves to the GPU, or at its first call; a parameter that is made on
+the GPU is converted when its module registers it. The model's inputs are converted as well, and its results are converted
+back to f32. Changes the numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._pytree import tree_map
+from torch.utils.weak import WeakIdKeyDictionary
 
 from . import observers
 from .difference import Difference
@@ -24,10 +27,13 @@ class Half(Inference):
 
     name = "half"
     dtype = torch.float16
+    is_made = False  # whether a model was made on the GPU
 
     def begin(self) -> None:
         super().begin()
         self.difference = Difference(self.name)
+        self.made: Any = WeakIdKeyDictionary()  # parameters that were made on the GPU, with their converted copies
+        register_module_parameter_registration_hook(self.registered)
         kind = torch.nn.Module
         for name in ("to", "cuda"):
             setattr(kind, name, self.moved(getattr(kind, name)))
@@ -44,6 +50,17 @@ class Half(Inference):
             return original(module, *args, **kwargs)
 
         return move
+
+    def registered(self, module: Any, name: str, parameter: Any) -> Any:
+        """Called when a module registers a parameter; returns the parameter to use instead, or None."""
+        if type(parameter) is not torch.nn.Parameter or not parameter.is_cuda or parameter.dtype not in WIDE:
+            return None
+        if parameter not in self.made:
+            narrow = torch.nn.Parameter(parameter.detach().to(self.dtype), parameter.requires_grad)
+            self.made[parameter] = narrow
+            self.is_made = True
+        self.difference.lacks(module)
+        return self.made[parameter]
 
     def convert(self, module: Any) -> None:
         """Converts the weights of a module."""
@@ -70,8 +87,9 @@ class Half(Inference):
 
     def lines(self) -> list[str]:
         name = str(self.dtype)
+        how = "make the model on the CPU, and convert it before it" if self.is_made else "before the model"
         return [
-            f"model.to({name})  # before the model moves to the GPU",
+            f"model.to({name})  # {how} moves to the GPU",
             f"output = model(input.to({name})).float()  # floating-point inputs",
         ]
 
