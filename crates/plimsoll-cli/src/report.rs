@@ -85,9 +85,14 @@ fn part(section: &Section, body: &Body, size: &dyn Fn(u64) -> String, width: usi
     }
     let Section { rank, heading, note, .. } = section;
     let lines = match body {
-        // On the same line as its heading and not wrapped, so that it can be copied.
+        // On the same line as its heading and not wrapped, so that it can be copied. A shell also reads two commands on
+        // two lines.
         Body::Command(command) => {
-            return Some(Part { rank: *rank, is_headed: false, text: format!("{heading}: {command}\n") });
+            let mut text = format!("{heading}: {command}\n");
+            if text.chars().count() > width {
+                text = text.replace("; plimsoll ", "; \\\n  plimsoll ");
+            }
+            return Some(Part { rank: *rank, is_headed: false, text });
         }
         Body::Lines(lines) => lines.clone(),
         Body::Table(table) => {

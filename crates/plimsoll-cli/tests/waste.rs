@@ -69,8 +69,8 @@ fn the_line_that_deletes_what_is_not_read_again_gives_the_printed_peak() {
     check_planted(&name, &program);
     let torch = Torch::new("waste-text", &program);
     let text = stdout(&torch.predict(&[], &[]));
-    let said = "390.62 MiB live at the peak are not read again: `x` (train.py:13): `del x` after line 15 gives\n  \
-                412.02 MiB instead of 796.54 MiB";
+    let said = "390.62 MiB live at the peak are not read again: `x` (train.py:13): `del x` after line 15 (indented\n  \
+                like line 14) gives 412.02 MiB instead of 796.54 MiB";
     assert!(text.contains(said), "{text}");
 }
 

@@ -121,6 +121,8 @@ class GrowingSteps(TypedDict):
     total: int | None
     resets: bool  # whether the memory is freed after `total` steps, in each round of an outer loop
     quickens: int  # the bytes by which each increase is larger than the previous one
+    peak_bytes: int  # the bytes by which the peak rises per step; 0 if unknown
+    climbs: bool  # whether only the peak grows, and not the memory that remains after a step
 
 
 class Varying(TypedDict):

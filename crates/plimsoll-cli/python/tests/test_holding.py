@@ -365,7 +365,10 @@ def test_states_of_frozen_parameters_and_of_a_dropped_optimizer_are_named(monkey
     del optimizer
     steps(torch.optim.SGD(parameters[1:]), parameters, falling, 3)
     (row,) = falling.rows()
-    assert (row["text"], row["bytes"]) == ("the states of an optimizer that no longer exists", 4 * 256 * 256 * 4 + 2 * 4)
+    assert (row["text"], row["bytes"]) == (
+        "the states of an optimizer that no longer exists",
+        4 * 256 * 256 * 4 + 2 * 4,
+    )
 
 
 def test_an_optimizer_that_is_made_again_is_not_missing(monkeypatch):

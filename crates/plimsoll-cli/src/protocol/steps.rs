@@ -20,6 +20,10 @@ pub(crate) struct GrowingSteps {
     pub(crate) resets: bool,
     /// The bytes by which each increase is larger than the previous increase.
     pub(crate) quickens: u64,
+    /// The bytes by which the peak rises per step; 0 if unknown.
+    pub(crate) peak_bytes: u64,
+    /// Whether only the peak grows, and not the memory that remains after a step.
+    pub(crate) climbs: bool,
 }
 
 /// A device whose requests differed from step to step, so that memory fragments (`varying.py`).

@@ -2,7 +2,7 @@
 runs too, such as an evaluation, which often uses larger batches. If batches.py finds a later batch that is larger than
 those of the steps, one more step runs with it before the loop ends.
 
-A loader that starts after the training loop yields all its batches if memory grows from batch to batch and there is
+A loader that starts after the training loop, or the training loader at another line of the program, yields all its batches if memory grows from batch to batch and there is
 time. If making the batches takes most of the time, copies of one batch replace the batches between the first ones and
 the last (loops.py). If memory does not grow, or there is no time, the loader yields only its first batches and its
 last.
@@ -66,6 +66,8 @@ class Finish:
         self.loaders = Loaders()
         self.training: set[int] = set()  # loaders that yielded a batch between steps, by number
         self.since_step: set[int] = set()
+        self.lines: set[tuple[str, int]] = set()  # the program's lines that took these batches
+        self.lines_since_step: set[tuple[str, int]] = set()
         self.given = 0  # batches that these loaders yielded
         self.batches: batches.Batches | None = None  # the batches of the training loop that was ended early
         self.cut = False  # whether a loader was ended early
@@ -100,6 +102,7 @@ class Finish:
 
         def start(self: Any, loader: Any) -> None:
             self.plimsoll_loader, self.plimsoll_given = finish.loaders.number(loader), 0
+            self.plimsoll_line = None
             self.plimsoll_batches = (
                 None
                 if finish.finishing or settings.ranks() > 1
@@ -111,22 +114,29 @@ class Finish:
             loader = getattr(self, "plimsoll_loader", None)
             if loader is None:
                 return following(self)
-            if finish.finishing and loader in finish.training and self.plimsoll_given > 0:
+            loop, trains, line = self.plimsoll_loop, loader in finish.training, frames.program_line(sys._getframe(1))
+            if loop is not None:
+                # The same loader may be read by an evaluation. The line that takes the first batch shows which it is.
+                self.plimsoll_line = self.plimsoll_line or line
+                trains = trains and self.plimsoll_line in finish.lines
+            if finish.finishing and trains and self.plimsoll_given > 0:
                 finish.cut = True
                 finish.batches = finish.batches or self.plimsoll_batches
                 larger = self.plimsoll_batches and self.plimsoll_batches.larger(following)
                 if larger is None:
                     raise StopIteration
                 return larger
-            if self.plimsoll_loop is not None and loader not in finish.training:
-                finish.saw(loader)
-                return self.plimsoll_loop.batch()
+            if loop is not None and not trains:
+                finish.saw((loader, self.plimsoll_line))
+                return loop.batch()
             result = following(self)
             self.plimsoll_given += 1
             if self.plimsoll_batches is not None:
                 self.plimsoll_batches.saw(result)
             finish.given += not finish.finishing
             finish.since_step.add(loader)
+            if not finish.finishing and line is not None:
+                finish.lines_since_step.add(line)
             return result
 
         kind.__init__, kind.__next__, kind._reset = __init__, __next__, _reset
@@ -150,7 +160,8 @@ class Finish:
     def stepped(self) -> None:
         """Called when a step was counted. The loaders that yielded a batch for it belong to training."""
         self.training |= self.since_step
-        self.since_step = set()
+        self.lines |= self.lines_since_step
+        self.since_step, self.lines_since_step = set(), set()
         self.ends = [*self.ends[-3:], (time.process_time(), time.monotonic())]
         self.files |= {frame.f_code.co_filename for frame in frames.of_program(sys._getframe(1))}
 

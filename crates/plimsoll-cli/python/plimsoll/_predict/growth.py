@@ -35,6 +35,12 @@ def rises(levels: list[int]) -> list[int]:
     return [after - before for before, after in zip(levels, levels[1:])]
 
 
+def rate(peaks: list[int]) -> int:
+    """The bytes by which a peak rises per step, in the second half of the steps."""
+    half = peaks[len(peaks) // 2 :]
+    return (half[-1] - half[0]) // (len(half) - 1) if len(half) > 1 else 0
+
+
 def is_growing(levels: list[int]) -> bool:
     """Whether the latest levels never fell, and rose in at least every second step."""
     last = rises(levels[-ROWS - 1 :])
@@ -128,6 +134,8 @@ class Growth:
         is_climbing = any(min(rises(it)[-2:], default=0) >= LEAST_GROWTH for it in self.peaks.values() if len(it) > 2)
         if is_climbing and not any(len(it) > ROWS for it in self.peaks.values()):
             return True
+        if any(self.is_patient(device, self.peaks[device], SECONDS) for device in self.climbing()):
+            return True
         return any(self.is_open(device, levels) for device, levels in self.levels.items())
 
     def growing(self) -> dict[int, int]:
@@ -138,9 +146,18 @@ class Growth:
         """Rows for the report: devices whose peak rose in each of the latest steps, although the memory that remains
         after a step does not grow.
         """
+        return [
+            protocol.Climb(device=it, bytes=rises(self.peaks[it])[-1], steps=len(self.peaks[it]))
+            for it in self.climbing()
+        ]
+
+    def climbing(self) -> list[int]:
+        """The devices whose peak rose in each of the latest steps, although the memory that remains after a step does
+        not grow: activations that become larger.
+        """
         growing = self.growing()
         return [
-            protocol.Climb(device=device, bytes=rises(peaks)[-1], steps=len(peaks))
+            device
             for device, peaks in self.peaks.items()
             if device not in growing and len(peaks) > ROWS and min(rises(peaks)[-ROWS + 1 :]) >= LEAST_GROWTH
         ]
@@ -153,10 +170,19 @@ class Growth:
         is_even = is_growing(levels) or is_rising(levels)
         if not is_even and spread(levels) is None:
             return False
+        return (
+            self.is_patient(device, levels, SECONDS)
+            if is_even
+            else self.is_patient(device, levels, SPREAD_SECONDS, None)
+        )
+
+    def is_patient(self, device: int, levels: list[int], seconds: float, steps: int | None = CONFIRM) -> bool:
+        """Whether there are time and memory for more steps. `steps` is the most steps, and `seconds` the most time since
+        memory was first seen to grow.
+        """
         self.began = self.began or time.monotonic()
-        seconds = SECONDS if is_even else SPREAD_SECONDS
-        is_patient = (len(levels) < CONFIRM or not is_even) and time.monotonic() - self.began < seconds
-        return is_patient and self.has_room(device, levels)
+        is_early = (steps is None or len(levels) < steps) and time.monotonic() - self.began < seconds
+        return is_early and self.has_room(device, levels)
 
     def is_warm(self, levels: list[int]) -> bool:
         """Whether memory grew only in the first step, in which the optimizer creates its state."""
@@ -189,8 +215,26 @@ class Growth:
                     total=self.total if steps is None else steps,
                     resets=steps is not None,
                     quickens=quickens,
+                    peak_bytes=rate(self.peaks.get(device, [])) if every == 1 and not quickens else 0,
+                    climbs=False,
                 )
                 found.append(row)
+        for device in self.climbing() if self.total is not None else ():
+            peaks = self.peaks[device]
+            found.append(
+                protocol.GrowingSteps(
+                    device=device,
+                    bytes=rate(peaks),
+                    every=1,
+                    times=len(peaks) - len(peaks) // 2,
+                    steps=len(peaks),
+                    total=self.total,
+                    resets=False,
+                    quickens=0,
+                    peak_bytes=rate(peaks),
+                    climbs=True,
+                )
+            )
         return found
 
     def until(self, holders: list[Holder]) -> int | None:

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_trace::snapshot::{Action, EventIndex};
+use plimsoll_trace::snapshot::{Action, EventIndex, Segment};
 
 use super::judged::Judged;
 use crate::predict::gpu::Target;
@@ -32,6 +32,8 @@ pub(crate) struct Growth {
     pub(crate) total: Option<u64>,
     /// Whether the memory is freed after `total` steps.
     pub(crate) resets: bool,
+    /// Whether only the peak grows, and not the memory that remains after a step.
+    pub(crate) is_peak: bool,
     /// The responsible line: for growth by step, the line that allocates the kept blocks; for growth by
     /// batch, the loop's line.
     pub(crate) line: Option<String>,
@@ -65,22 +67,25 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     if !judged.report.cut {
         return None;
     }
-    let GrowingSteps { bytes, every, times, steps, total, resets, quickens, .. } = *growing;
+    let GrowingSteps { bytes, every, times, steps, total, resets, quickens, climbs, .. } = *growing;
     let every = every.max(1);
-    let peak_bytes = judged.peaks.reserved_bytes;
+    // A tensor that grows by `cat` exists twice for a moment, so the peak rises by more than the memory that remains.
+    let more_each = bytes.max(growing.peak_bytes);
+    let needed_bytes = needed(judged);
     // The first step whose peak exceeds the capacity.
     let out_at =
-        steps + (times_until(capacity_bytes.saturating_sub(peak_bytes), bytes, quickens) + 1) * every;
+        steps + (times_until(capacity_bytes.saturating_sub(needed_bytes), more_each, quickens) + 1) * every;
     let more_bytes = |total: u64| {
         let times = total.saturating_sub(steps) / every;
         let quicker = quickens.saturating_mul(times).saturating_mul(times) / 2;
-        bytes.saturating_mul(times).saturating_add(quicker)
+        more_each.saturating_mul(times).saturating_add(quicker)
     };
-    let end_bytes = total.map(|total| peak_bytes.saturating_add(more_bytes(total)));
     // Growth is not reported if it adds little memory even by the end of the program.
-    if end_bytes.is_some_and(|end| end - peak_bytes < capacity_bytes / 50) {
+    if total.is_some_and(|total| more_bytes(total) < capacity_bytes / 50) {
         return None;
     }
+    let end_bytes = total.map(|total| needed_bytes.saturating_add(more_bytes(total)));
+    let end_bytes = end_bytes.map(|end| end.max(judged.peaks.reserved_bytes));
     let out_at = Some(out_at).filter(|&step| total.is_none_or(|total| step <= total));
     Some(Growth {
         each: Each::Step,
@@ -89,11 +94,24 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
         seen: steps,
         total,
         resets,
-        line: kept_line(judged, times, every),
+        is_peak: climbs,
+        line: if climbs { None } else { kept_line(judged, times, every) },
         end_bytes,
         out_at,
         spare_bytes: capacity_bytes.saturating_sub(end_bytes.unwrap_or(u64::MAX)),
     })
+}
+
+/// The reserved bytes that the program needs at its peak. If memory is short, the allocator frees cached segments, so they
+/// are not needed, except for those parts that live blocks keep.
+fn needed(judged: &Judged) -> u64 {
+    let Some(analysis) = judged.analysis.as_ref() else { return judged.peaks.reserved_bytes };
+    let segments = analysis.explained.snapshot.segments_of(judged.peaks.device);
+    let active = |segment: &Segment| segment.active_size.get().unwrap_or(segment.total_size);
+    let is_kept = |segment: &&Segment| segment.is_expandable != Some(true) && active(segment) > 0;
+    let kept = segments.filter(is_kept).map(|it| it.total_size.saturating_sub(active(it)));
+    let kept_bytes = kept.fold(0, u64::saturating_add);
+    judged.peaks.allocated_bytes.saturating_add(kept_bytes).min(judged.peaks.reserved_bytes)
 }
 
 /// How often memory can grow before `room` bytes are used up, if the first increase is `bytes`, and each later increase
@@ -164,6 +182,7 @@ fn of_batches(judged: &Judged, capacity_bytes: u64) -> Option<Growth> {
             seen: cut.given,
             total: cut.total,
             resets: false,
+            is_peak: false,
             line,
             end_bytes,
             out_at: is_out.then_some(out_at.min(cut.total.unwrap_or(u64::MAX))),

@@ -27,7 +27,9 @@ pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
     }
     let climbs =
         outcome.reports.iter().filter(|report| report.cut).filter_map(|report| report.climbs.first());
-    lines.extend(climbs.take(1).map(climb));
+    // If the peak at the end is computed, the verdict says so.
+    let is_computed = outcome.growth.as_ref().is_some_and(|growth| growth.is_peak);
+    lines.extend(climbs.take(1).filter(|_| !is_computed).map(climb));
     lines.extend(outcome.reports.iter().filter_map(|report| report.batches).take(1).map(batches));
     if lines.len() > MOST {
         let rest = lines.len() - (MOST - 1);

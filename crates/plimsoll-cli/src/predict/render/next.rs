@@ -26,7 +26,7 @@ pub(super) fn command(outcome: &Outcome, target: &Target, args: &PredictArgs) ->
         {
             Some(format!("plimsoll plan {options} -- {command}"))
         }
-        Verdict::Grows(Growth { each: Each::Step, .. }) if !is_unplanned => {
+        Verdict::Grows(Growth { each: Each::Step, is_peak: false, .. }) if !is_unplanned => {
             Some(leaks(&options, &command, |name| Path::new(name).exists()))
         }
         Verdict::Grows(_) => Some(format!("plimsoll predict {options} --whole -- {command}")),

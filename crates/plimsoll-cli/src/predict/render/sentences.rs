@@ -207,13 +207,20 @@ fn without_function(line: &str) -> &str {
 
 /// The sentence for memory that grows until it runs out.
 fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
-    let Growth { each, bytes, every, seen, total, line, end_bytes, out_at, .. } = growth;
+    let Growth { each, bytes, every, seen, total, line, end_bytes, out_at, is_peak, .. } = growth;
     let (bytes, often) = (size(*bytes), a_step(*every));
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     match (each, end_bytes, out_at) {
         (Each::Step, _, Some(out_at)) => {
             let of = total.map_or_else(String::new, |total| format!(" of {}", thousands(total)));
-            format!("grows by {bytes} {often}: out of memory at about step {}{of}{place}", thousands(*out_at))
+            let out_at = thousands(*out_at);
+            if *is_peak {
+                let seen = thousands(*seen);
+                return format!(
+                    "the peak grows by {bytes} {often}: if it goes on as in the first {seen} steps, out of memory at about step {out_at}{of}"
+                );
+            }
+            format!("grows by {bytes} {often}: out of memory at about step {out_at}{of}{place}")
         }
         (Each::Batch, Some(end), _) => format!(
             "runs OUT of memory: needs about {}{}, {} more than {} offers; grows by {bytes} a batch{place}",
@@ -232,13 +239,13 @@ fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> Str
 
 /// The sentence for memory that grows but does not run out.
 fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
-    let Growth { each, bytes, every, line, end_bytes, spare_bytes, .. } = growth;
-    let often = a_step(*every);
+    let Growth { each, bytes, every, line, end_bytes, spare_bytes, is_peak, .. } = growth;
+    let (what, often) = (if *is_peak { "the peak grows" } else { "grows" }, a_step(*every));
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     let (bytes, end, spare) = (size(*bytes), size(end_bytes.unwrap_or(0)), size(*spare_bytes));
     match each {
         Each::Step => format!(
-            "grows by {bytes} {often}{place}: needs about {end}{}, {spare} less than {} offers",
+            "{what} by {bytes} {often}{place}: needs about {end}{}, {spare} less than {} offers",
             at_the_end(growth),
             target.name
         ),
@@ -252,15 +259,18 @@ fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) ->
 
 /// A sentence about growth from step to step, with the reserved bytes at the end; `None` if these are unknown.
 pub(crate) fn growth(growth: &Growth) -> Option<String> {
-    let Growth { each: Each::Step, bytes, every, total: Some(_), line, end_bytes: Some(end), .. } = growth
+    let Growth {
+        each: Each::Step, bytes, every, total: Some(_), line, end_bytes: Some(end), is_peak, ..
+    } = growth
     else {
         return None;
     };
+    let what = if *is_peak { "the peak grows" } else { "grows" };
     let size = |bytes| bytes::shown(bytes, false);
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     let (bytes, end) = (size(*bytes), size(*end));
     let often = a_step(*every);
-    Some(format!("grows by {bytes} {often}{place}, to {end}{}", at_the_end(growth)))
+    Some(format!("{what} by {bytes} {often}{place}, to {end}{}", at_the_end(growth)))
 }
 
 /// A phrase for the moment when growth from step to step ends.
