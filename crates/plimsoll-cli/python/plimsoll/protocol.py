@@ -123,6 +123,7 @@ class GrowingSteps(TypedDict):
     quickens: int  # the bytes by which each increase is larger than the previous one
     peak_bytes: int  # the bytes by which the peak rises per step; 0 if unknown
     climbs: bool  # whether only the peak grows, and not the memory that remains after a step
+    epochs: bool  # whether these are epochs, not steps
 
 
 class Varying(TypedDict):

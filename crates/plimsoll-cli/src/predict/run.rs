@@ -64,7 +64,7 @@ impl Run {
         let place = Folder::laid_out(folder.path(), session.standin()).map_err(|why| unreadable(&why))?;
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         if args.variables.is_empty() && !args.quiet {
-            output::progress(&format!("running on a simulated {}: {}", target.name, words.join(" ")));
+            output::progress(&format!("running on {}, simulated: {}", target.name, words.join(" ")));
         }
         let stop = place.reports.join(STOP);
         let mut child = prepared(args, command, target, &place);

@@ -231,6 +231,13 @@ pub(crate) struct Thrown {
     pub(crate) technique: Option<String>,
 }
 
+impl Thrown {
+    /// The innermost line outside packages, for example `train.py:7`.
+    pub(crate) fn place(&self) -> Option<String> {
+        Some(format!("{}:{}", self.file.as_ref()?, self.line?))
+    }
+}
+
 /// The reads from the device at one line, with one call stack.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Read {

@@ -24,6 +24,8 @@ pub(crate) struct GrowingSteps {
     pub(crate) peak_bytes: u64,
     /// Whether only the peak grows, and not the memory that remains after a step.
     pub(crate) climbs: bool,
+    /// Whether these are epochs, not steps.
+    pub(crate) epochs: bool,
 }
 
 /// A device whose requests differed from step to step, so that memory fragments (`varying.py`).

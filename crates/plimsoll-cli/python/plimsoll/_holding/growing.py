@@ -29,11 +29,12 @@ class Growing:
         self.spent = 0.0  # CPU seconds of these surveys
         self.looks = 0  # failed requests that were examined
 
-    def stepped(self, levels: dict[int, int], step: int, is_last: bool) -> None:
+    def stepped(self, levels: dict[int, int], step: int, is_last: bool) -> float:
         """Called after a step with the memory level of each device whose memory grows. Takes a first survey of each
         such device, and another one if this is the last step. It is not known which step is the last one before the
-        program ends, so there are also surveys after 1, 2, 4, 8, … steps.
+        program ends, so there are also surveys after 1, 2, 4, 8, … steps. Returns the seconds that the surveys took.
         """
+        begun = time.monotonic()
         for device in self.latest.keys() - levels.keys():
             del self.latest[device]
         for device, level in levels.items():
@@ -46,6 +47,7 @@ class Growing:
                 found = self.compared(device, level, self.survey(device))
                 self.latest[device] = [dataclasses.replace(it, text=f"{it.text}, after step {step}") for it in found]
                 self.spent += time.thread_time() - began
+        return time.monotonic() - begun
 
     def begins(self, device: int, level: int) -> None:
         """Takes the first survey of a device whose memory grows, unless it was already taken."""

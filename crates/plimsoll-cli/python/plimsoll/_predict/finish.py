@@ -27,6 +27,7 @@ from typing import Any
 from .. import allocator, frames, protocol
 from . import batches, loops, settings
 from .after import after
+from .epochs import Epochs
 from .growth import Growth
 from .heavy import Heavy
 
@@ -72,6 +73,7 @@ class Finish:
         self.batches: batches.Batches | None = None  # the batches of the training loop that was ended early
         self.cut = False  # whether a loader was ended early
         self.loops: list[loops.Loop] = []  # loops over loaders that started after the steps
+        self.epochs = Epochs(torch)  # epochs after the steps
         self.levels: list[int] = []  # allocated bytes after the steps, sampled a few times a second
         self.new: set[object] = set()  # loaders and lines first seen after the steps
         self.idle = 0  # steps since the last new loader or line
@@ -119,6 +121,8 @@ class Finish:
                 # The same loader may be read by an evaluation. The line that takes the first batch shows which it is.
                 self.plimsoll_line = self.plimsoll_line or line
                 trains = trains and self.plimsoll_line in finish.lines
+                if trains and self.plimsoll_given == 0:
+                    finish.epochs.begins()
             if finish.finishing and trains and self.plimsoll_given > 0:
                 finish.cut = True
                 finish.batches = finish.batches or self.plimsoll_batches

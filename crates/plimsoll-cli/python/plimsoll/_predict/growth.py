@@ -41,6 +41,16 @@ def rate(peaks: list[int]) -> int:
     return (half[-1] - half[0]) // (len(half) - 1) if len(half) > 1 else 0
 
 
+def is_climbing(peaks: list[int]) -> bool:
+    """Whether a peak rose in at least every second of the latest steps, and in each quarter of many steps. Blocks are
+    rounded, so a peak may stay the same for some steps.
+    """
+    last = rises(peaks)[-ROWS:]
+    if len(last) < ROWS or 2 * sum(it >= LEAST_GROWTH for it in last) < ROWS:
+        return False
+    return len(peaks) < MANY or all(it[-1] - it[0] >= LEAST_GROWTH for it in quarters(peaks))
+
+
 def is_growing(levels: list[int]) -> bool:
     """Whether the latest levels never fell, and rose in at least every second step."""
     last = rises(levels[-ROWS - 1 :])
@@ -95,7 +105,7 @@ def spread(levels: list[int]) -> tuple[int, int, int] | None:
     how often it was seen. None if memory does not grow in this way. Compares the lowest levels between rises,
     because memory that only the current step needs may stay allocated until the step ends.
     """
-    rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST_GROWTH]
+    rose = large_rises(levels)
     found: list[int] = rose[-1:]
     every = rose[-1] - rose[-2] if len(rose) > 1 else 0
     while len(found) < len(rose) and abs(found[0] - rose[-len(found) - 1] - every) <= 1:
@@ -110,6 +120,26 @@ def spread(levels: list[int]) -> tuple[int, int, int] | None:
     return (least[-1] - least[1]) // (len(found) - 1), (found[-1] - found[0]) // (len(found) - 1), len(found)
 
 
+def large_rises(levels: list[int]) -> list[int]:
+    """The indices of the levels that are clearly higher than the levels before: of varying rises, only the large ones
+    count. In the first two steps, optimizers create their states.
+    """
+    rose = rises(levels)
+    least = max(LEAST_GROWTH, max(rose[2:], default=0) // 4)
+    return [at for at, it in enumerate(rose, 1) if it >= least]
+
+
+def may_spread(levels: list[int]) -> bool:
+    """Whether memory rose in a few steps only, and a few more steps would show whether it does so regularly."""
+    rose = [at for at in large_rises(levels) if at > 1]
+    if not rose or len(rose) >= TIMES:
+        return False
+    last = rose[-1]
+    every = last - rose[-2] if len(rose) > 1 else last
+    is_kept = min(levels[last:]) - min(levels[1:last]) >= LEAST_GROWTH
+    return is_kept and len(levels) <= last + every + 2
+
+
 class Growth:
     """The allocated bytes at the end of each step, and the number of steps of the complete program."""
 
@@ -117,6 +147,7 @@ class Growth:
         self.torch = torch
         self.levels: dict[int, list[int]] = {}  # by device: allocated bytes at the end of each step
         self.total: int | None = None  # steps of the complete program; None: unknown
+        self.epochs: int | None = None  # how often the innermost loop runs
         self.rounds: list[Round] = []  # rounds of the loops around the innermost loop, from the inside out
         self.peaks: dict[int, list[int]] = {}  # by device: the peak so far, at the end of each step
         self.began: float | None = None  # the time at which memory was first seen to grow
@@ -131,8 +162,8 @@ class Growth:
 
     def is_unsure(self) -> bool:
         """Whether memory grew in the latest steps, and more steps would show whether it continues to grow."""
-        is_climbing = any(min(rises(it)[-2:], default=0) >= LEAST_GROWTH for it in self.peaks.values() if len(it) > 2)
-        if is_climbing and not any(len(it) > ROWS for it in self.peaks.values()):
+        rose = any(min(rises(it)[-2:], default=0) >= LEAST_GROWTH for it in self.peaks.values() if len(it) > 2)
+        if rose and not any(len(it) > ROWS for it in self.peaks.values()):
             return True
         if any(self.is_patient(device, self.peaks[device], SECONDS) for device in self.climbing()):
             return True
@@ -156,11 +187,7 @@ class Growth:
         not grow: activations that become larger.
         """
         growing = self.growing()
-        return [
-            device
-            for device, peaks in self.peaks.items()
-            if device not in growing and len(peaks) > ROWS and min(rises(peaks)[-ROWS + 1 :]) >= LEAST_GROWTH
-        ]
+        return [device for device, peaks in self.peaks.items() if device not in growing and is_climbing(peaks)]
 
     def is_open(self, device: int, levels: list[int]) -> bool:
         """Whether more steps would show whether the memory of one device continues to grow."""
@@ -168,7 +195,7 @@ class Growth:
             # A rise in every second step is enough.
             return max(rises(levels)[-2:], default=0) >= LEAST_GROWTH and not self.is_warm(levels)
         is_even = is_growing(levels) or is_rising(levels)
-        if not is_even and spread(levels) is None:
+        if not is_even and spread(levels) is None and not may_spread(levels):
             return False
         return (
             self.is_patient(device, levels, SECONDS)
@@ -196,6 +223,11 @@ class Growth:
         unused = self.torch.cuda.memory_reserved(device) - levels[-1]
         return bool(free + unused > 8 * max(rises(levels[-ROWS - 1 :])))
 
+    def waited(self, seconds: float) -> None:
+        """Called when a survey took this much of the time for more steps."""
+        if self.began is not None:
+            self.began += seconds
+
     def rows(self, holders: dict[int, list[Holder]] | None = None) -> list[protocol.GrowingSteps]:
         """Rows for the report: the devices whose memory grows, by how much per step, and until when. `holders` are the
         owners of that memory, by device.
@@ -217,6 +249,7 @@ class Growth:
                     quickens=quickens,
                     peak_bytes=rate(self.peaks.get(device, [])) if every == 1 and not quickens else 0,
                     climbs=False,
+                    epochs=False,
                 )
                 found.append(row)
         for device in self.climbing() if self.total is not None else ():
@@ -233,6 +266,7 @@ class Growth:
                     quickens=0,
                     peak_bytes=rate(peaks),
                     climbs=True,
+                    epochs=False,
                 )
             )
         return found
@@ -272,6 +306,10 @@ class Growth:
                 self.total = total if total is not None and total < ENDLESS else None
             except Exception:
                 self.total = None  # the source may be misread; then the number of steps is unknown
+            try:
+                self.epochs = epochs(frame)
+            except Exception:
+                self.epochs = None
 
     def of_loops(self, frame: FrameType | None, steps: int, given: int) -> int | None:
         """The number of steps in the loops around a frame. None if the number is unknown for one of these loops."""
@@ -299,6 +337,18 @@ def scaled(total: int, steps: int, done: int | None) -> int:
     iterations.
     """
     return max(total * steps // done, steps) if done and done > steps else total
+
+
+def epochs(frame: FrameType | None) -> int | None:
+    """How often the innermost loop around a frame runs; None if the length of a loop around it is unknown."""
+    loops = [(loop, own) for own in frames.of_program(frame) for loop in around(own)]
+    total = 1
+    for loop, own in loops[1:]:
+        length = None if isinstance(loop, ast.While) else length_of(loop.iter, own)
+        if length is None:
+            return None
+        total *= length
+    return total
 
 
 def around(frame: FrameType) -> list[Any]:

@@ -260,7 +260,7 @@ class Watch:
             self.growth.look(sys._getframe(1), steps, finish.given)
             is_last = not self.late.waits(steps, self.growth.total) and not self.varying.waits(self.growth.total)
         if settings.PLAN is None:
-            self.growing.stepped(self.growth.growing(), steps, is_last)
+            self.growth.waited(self.growing.stepped(self.growth.growing(), steps, is_last))
         if is_last and not settings.STOPS and finish.may_go_on():
             self.begin_rest()
         elif is_last and not finish.can_run_on(sys._getframe(1), steps, self.growth.total):
@@ -474,7 +474,9 @@ class Watch:
             after=finish.after if self.state == "stopped" else [],
             unseen=finish.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,
-            growth=[] if finish.is_whole else self.growth.rows(self.growing.found),
+            growth=[]
+            if finish.is_whole
+            else self.growth.rows(self.growing.found) + finish.epochs.rows(self.growth.epochs),
             climbs=[] if finish.is_whole else self.growth.climbs(),
             varying=[] if finish.is_whole else self.varying.rows(),
             batches=finish.batches.row() if finish.batches else None,

@@ -87,10 +87,16 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
             "out of memory outside PyTorch's allocator, in {}: how much was missing is unknown",
             message.name
         ),
-        (Cause::Unknown, _) if message.requested_bytes.is_some() => format!(
-            "out of memory: tried to allocate {requested}; whether memory was short or fragmented is unknown, because \
-             the message does not say how much was free"
-        ),
+        (Cause::Unknown, _) if message.requested_bytes.is_some() => {
+            let missing = match message.free_bytes {
+                Some(_) => "how much memory the allocator cached",
+                None => "how much was free",
+            };
+            format!(
+                "out of memory: tried to allocate {requested}; whether memory was short or fragmented is unknown, because \
+                 the message does not say {missing}"
+            )
+        }
         (Cause::Unknown, _) if accounts::has_figures(message) => {
             "out of memory: the message does not say how much was requested, so the cause is unknown"
                 .to_owned()

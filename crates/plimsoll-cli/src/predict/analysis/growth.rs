@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_trace::snapshot::{Action, EventIndex, Segment};
+use plimsoll_trace::snapshot::{Action, EventIndex, FrameId, Segment};
 
 use super::judged::Judged;
 use crate::predict::gpu::Target;
@@ -15,6 +15,18 @@ use crate::protocol::{CutLoop, GrowingBatches, GrowingSteps};
 pub(crate) enum Each {
     Step,
     Batch,
+    Epoch,
+}
+
+impl Each {
+    /// The unit's name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Each::Step => "step",
+            Each::Batch => "batch",
+            Each::Epoch => "epoch",
+        }
+    }
 }
 
 /// Memory that grows, and the reserved bytes that are expected at the end of the program.
@@ -88,14 +100,14 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     let end_bytes = end_bytes.map(|end| end.max(judged.peaks.reserved_bytes));
     let out_at = Some(out_at).filter(|&step| total.is_none_or(|total| step <= total));
     Some(Growth {
-        each: Each::Step,
+        each: if growing.epochs { Each::Epoch } else { Each::Step },
         bytes,
         every,
         seen: steps,
         total,
         resets,
         is_peak: climbs,
-        line: if climbs { None } else { kept_line(judged, times, every) },
+        line: if climbs { None } else { kept_line(judged, times, every, bytes) },
         end_bytes,
         out_at,
         spare_bytes: capacity_bytes.saturating_sub(end_bytes.unwrap_or(u64::MAX)),
@@ -125,9 +137,9 @@ fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
     (((bytes * bytes + 2.0 * quickens * room).sqrt() - bytes) / quickens) as u64
 }
 
-/// The line whose blocks the program keeps: blocks that this line allocated in the later part of the recording are live
-/// at the end.
-fn kept_line(judged: &Judged, times: u64, every: u64) -> Option<String> {
+/// The line whose blocks the program keeps: several blocks that this line allocated in the later part of the recording are
+/// live at the end, or the line replaces one block by a larger one. Memory grew `times` times by `bytes`.
+fn kept_line(judged: &Judged, times: u64, every: u64, bytes: u64) -> Option<String> {
     let analysis = judged.analysis.as_ref()?;
     let (explained, timeline) = (&analysis.explained, &analysis.device().timeline);
     let events = explained.snapshot.trace(timeline.device).len();
@@ -140,9 +152,11 @@ fn kept_line(judged: &Judged, times: u64, every: u64) -> Option<String> {
             (*blocks, *bytes) = (*blocks + 1, *bytes + life.bytes);
         }
     }
-    // One block that the latest step allocated does not prove that blocks are kept.
-    let stays = lines.into_iter().filter(|(_, (blocks, _))| *blocks >= (times / 4).max(2));
-    let (frame, _) = stays.max_by_key(|(_, (_, bytes))| *bytes)?;
+    // One block that the latest step allocated does not prove that blocks are kept, unless it is as large as the growth.
+    let is_kept = |&(_, &(blocks, live)): &(&FrameId, &(u64, u64))| {
+        blocks >= (times / 4).max(2) || live >= bytes.saturating_mul(times) / 2
+    };
+    let (&frame, _) = lines.iter().filter(is_kept).max_by_key(|(_, (_, live))| *live)?;
     let frame = explained.snapshot.stacks.get_frame(frame);
     Some(place(explained.snapshot.texts.get(frame.filename), u64::try_from(frame.line).unwrap_or(0)))
 }

@@ -6,7 +6,7 @@ use plimsoll_trace::render::words;
 use super::judged::Judged;
 use super::warm;
 use crate::predict::launch::ended::Ended;
-use crate::protocol::{ProcessState, Refused, Report};
+use crate::protocol::{ProcessState, Refused, Report, Thrown};
 
 /// The request that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,11 +30,10 @@ impl Report {
     /// If a request outside PyTorch's allocator did not fit and ended this process: this request.
     pub(crate) fn outside_shortage(&self) -> Option<Shortage> {
         let (Refused { row, free_bytes }, error) = (self.refused.as_ref()?, self.error.as_ref()?);
-        let line = error.file.as_ref().zip(error.line).map(|(file, line)| format!("{file}:{line}"));
         let part = if row.part.is_empty() { String::new() } else { format!(" ({})", row.part) };
         Some(Shortage {
             step: self.steps + 1,
-            line,
+            line: error.place(),
             asked_bytes: row.bytes,
             owner: Some(format!("{}{part}", row.owner)),
             cause: Cause::Capacity { short_bytes: row.bytes.saturating_sub(*free_bytes) },
@@ -53,7 +52,10 @@ impl Judged {
         let saved = warm::saved(&explained.snapshot, self.report.compile_caches);
         Some(Shortage {
             step: self.report.failed_step,
-            line: line.map(|frame| words::line(&explained.snapshot, frame)),
+            // A backward pass runs on a thread without Python; then the error's traceback shows the pass.
+            line: line
+                .map(|frame| words::line(&explained.snapshot, frame))
+                .or_else(|| self.report.error.as_ref().and_then(Thrown::place)),
             asked_bytes: failure.asked_bytes,
             owner: None,
             cause: failure.cause(),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::predict::analysis::growth::{Each, Growth};
+use crate::predict::analysis::growth::Growth;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
 use crate::predict::answer::Outcome;
@@ -89,7 +89,7 @@ pub(super) fn processes(reports: &[Report]) -> Value {
 /// Memory that was still growing when the run was cut short.
 pub(super) fn growth(growth: &Growth) -> Value {
     json!({
-        "each": if growth.each == Each::Step { "step" } else { "batch" },
+        "each": growth.each.name(),
         "bytes": growth.bytes,
         "every": growth.every,
         "resets": growth.resets,

@@ -208,10 +208,10 @@ fn without_function(line: &str) -> &str {
 /// The sentence for memory that grows until it runs out.
 fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
     let Growth { each, bytes, every, seen, total, line, end_bytes, out_at, is_peak, .. } = growth;
-    let (bytes, often) = (size(*bytes), a_step(*every));
+    let (bytes, often) = (size(*bytes), one_in(*each, *every));
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     match (each, end_bytes, out_at) {
-        (Each::Step, _, Some(out_at)) => {
+        (Each::Step | Each::Epoch, _, Some(out_at)) => {
             let of = total.map_or_else(String::new, |total| format!(" of {}", thousands(total)));
             let out_at = thousands(*out_at);
             if *is_peak {
@@ -220,7 +220,8 @@ fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> Str
                     "the peak grows by {bytes} {often}: if it goes on as in the first {seen} steps, out of memory at about step {out_at}{of}"
                 );
             }
-            format!("grows by {bytes} {often}: out of memory at about step {out_at}{of}{place}")
+            let each = each.name();
+            format!("grows by {bytes} {often}: out of memory at about {each} {out_at}{of}{place}")
         }
         (Each::Batch, Some(end), _) => format!(
             "runs OUT of memory: needs about {}{}, {} more than {} offers; grows by {bytes} a batch{place}",
@@ -240,11 +241,11 @@ fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> Str
 /// The sentence for memory that grows but does not run out.
 fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
     let Growth { each, bytes, every, line, end_bytes, spare_bytes, is_peak, .. } = growth;
-    let (what, often) = (if *is_peak { "the peak grows" } else { "grows" }, a_step(*every));
+    let (what, often) = (if *is_peak { "the peak grows" } else { "grows" }, one_in(*each, *every));
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     let (bytes, end, spare) = (size(*bytes), size(end_bytes.unwrap_or(0)), size(*spare_bytes));
     match each {
-        Each::Step => format!(
+        Each::Step | Each::Epoch => format!(
             "{what} by {bytes} {often}{place}: needs about {end}{}, {spare} less than {} offers",
             at_the_end(growth),
             target.name
@@ -269,7 +270,7 @@ pub(crate) fn growth(growth: &Growth) -> Option<String> {
     let size = |bytes| bytes::shown(bytes, false);
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     let (bytes, end) = (size(*bytes), size(*end));
-    let often = a_step(*every);
+    let often = one_in(Each::Step, *every);
     Some(format!("{what} by {bytes} {often}{place}, to {end}{}", at_the_end(growth)))
 }
 
@@ -279,7 +280,7 @@ fn at_the_end(growth: &Growth) -> String {
     if growth.resets {
         format!(" after {total} steps, when it is dropped")
     } else {
-        format!(" at the end of its {total} steps")
+        format!(" at the end of its {total} {}s", growth.each.name())
     }
 }
 
@@ -289,14 +290,18 @@ fn computed(growth: &Growth) -> String {
         (Each::Batch, Some(total)) => {
             format!(", computed from {} of {} batches", thousands(growth.seen), thousands(total))
         }
-        (Each::Step, Some(_)) => at_the_end(growth),
+        (Each::Step | Each::Epoch, Some(_)) => at_the_end(growth),
         _ => String::new(),
     }
 }
 
-/// How often memory grows: `a step`, `every 50 steps`.
-fn a_step(every: u64) -> String {
-    if every == 1 { "a step".to_owned() } else { format!("every {} steps", thousands(every)) }
+/// How often memory grows: `a step`, `an epoch`, `every 50 steps`.
+fn one_in(each: Each, every: u64) -> String {
+    match (each, every) {
+        (Each::Epoch, 1) => "an epoch".to_owned(),
+        (_, 1) => format!("a {}", each.name()),
+        _ => format!("every {} {}s", thousands(every), each.name()),
+    }
 }
 
 /// A phrase with the peaks and the steps in which they occur.
