@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 
+use crate::ledger::LEDGER;
 use crate::owners::{NAMES, Names};
 use crate::sample::Samples;
 use crate::spin::Spin;
@@ -61,7 +62,7 @@ pub(crate) fn set_folder(path: &[u8]) {
 /// ```text
 /// process  PID  PARENT  RANK or -  1 if forked  the program's path
 /// figures  VmHWM  the most resident bytes in a sample  bytes of an event
-///          nanoseconds of its start  and of now
+///          nanoseconds of its start  and of now  the most pinned bytes
 /// peak     PHASE  anonymous  pinned  shared  file  ours  events  nanoseconds since the start  the most bytes in /dev/shm
 /// owner    PHASE  bytes  NAME
 /// file     PHASE  bytes  NAME
@@ -96,7 +97,10 @@ fn fill<const ROOM: usize>(text: &mut Text<ROOM>, samples: &Samples, process: u3
     text.push(sys::link(c"/proc/self/exe", &mut program));
     let Samples { most, most_seen, event_bytes, began_ns, .. } = samples;
     let now_ns = sys::now_ns();
-    text.line(format_args!("\nfigures\t{most}\t{most_seen}\t{event_bytes}\t{began_ns}\t{now_ns}\n"));
+    let most_pinned = LEDGER.lock().most_pinned();
+    text.line(format_args!(
+        "\nfigures\t{most}\t{most_seen}\t{event_bytes}\t{began_ns}\t{now_ns}\t{most_pinned}\n"
+    ));
     let peaks = PHASES.iter().zip(&samples.peaks).zip(&samples.shm);
     for ((name, peak), shm) in peaks.filter(|((_, peak), _)| peak.must() > 0) {
         let (anonymous, pinned, shared) = (peak.anonymous, peak.pinned, peak.shared);

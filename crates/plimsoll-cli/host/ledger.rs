@@ -41,6 +41,8 @@ pub(crate) struct Ledger {
     pieces: [Piece; PLACES],
     count: usize,
     by_kind: [u64; KINDS],
+    /// The most bytes of pinned memory so far.
+    most_pinned: u64,
     /// Pages of files are counted separately.
     by_owner: [u64; MOST],
     by_file: [u64; MOST],
@@ -50,6 +52,7 @@ pub(crate) static LEDGER: Spin<Ledger> = Spin::new(Ledger {
     pieces: [NONE; PLACES],
     count: 0,
     by_kind: [0; KINDS],
+    most_pinned: 0,
     by_owner: [0; MOST],
     by_file: [0; MOST],
 });
@@ -80,6 +83,7 @@ impl Ledger {
 
     fn count_in(&mut self, piece: Piece) {
         self.by_kind[piece.kind as usize] += piece.bytes;
+        self.most_pinned = self.most_pinned.max(self.bytes(Kind::Pinned));
         *self.owned_by(piece) += piece.bytes;
         if piece.kind != Kind::File {
             REQUESTED.fetch_add(piece.bytes, Ordering::Relaxed);
@@ -147,6 +151,10 @@ impl Ledger {
         self.by_kind[kind as usize]
     }
 
+    pub(crate) fn most_pinned(&self) -> u64 {
+        self.most_pinned
+    }
+
     pub(crate) fn owned(&self) -> &[u64; MOST] {
         &self.by_owner
     }
@@ -166,7 +174,7 @@ impl Ledger {
             // Only these entries are written, so that few pages are copied for the child.
             self.pieces.iter_mut().filter(|piece| piece.begin != 0).for_each(|piece| *piece = NONE);
         }
-        (self.count, self.by_kind) = (0, [0; KINDS]);
+        (self.count, self.by_kind, self.most_pinned) = (0, [0; KINDS], 0);
         (self.by_owner, self.by_file) = ([0; MOST], [0; MOST]);
         REQUESTED.store(0, Ordering::Relaxed);
     }

@@ -22,6 +22,8 @@ const NCCL_COMMUNICATOR_BYTES: u64 = 1_179_652;
 pub(crate) struct Group {
     pub(crate) pid: u32,
     pub(crate) rank: Option<u32>,
+    /// The most pinned memory of the group's main process, at any time.
+    pub(crate) pinned_bytes: u64,
     /// The group's memory in each phase that it reached.
     pub(crate) phases: Vec<Part>,
 }
@@ -132,6 +134,7 @@ impl Node {
         let group = |main: &&Process| Group {
             pid: main.pid,
             rank: main.rank,
+            pinned_bytes: main.pinned_bytes,
             phases: main.peaks.iter().map(|peak| part(main, peak)).collect(),
         };
         let helpers = Together::of(processes.iter().filter(|it| !is_known(leader(it))));
@@ -201,8 +204,7 @@ impl Node {
 
     /// The peak of pinned memory in the program's processes, over all phases.
     pub(crate) fn pinned_bytes(&self) -> u64 {
-        let most = |group: &Group| group.phases.iter().map(|part| part.peak.pinned_bytes).max().unwrap_or(0);
-        self.groups.iter().map(|group| self.alike(group) * most(group)).sum()
+        self.groups.iter().map(|group| self.alike(group) * group.pinned_bytes).sum()
     }
 
     /// The total number of workers.
@@ -290,7 +292,8 @@ mod tests {
     }
 
     fn process(pid: u32, rank: Option<u32>, peaks: Vec<Peak>) -> Process {
-        Process { pid, parent: 1, rank, is_forked: false, began_ns: 0, ended_ns: 100, peaks }
+        let pinned_bytes = peaks.iter().map(|peak| peak.pinned_bytes).max().unwrap_or(0);
+        Process { pid, parent: 1, rank, is_forked: false, began_ns: 0, ended_ns: 100, pinned_bytes, peaks }
     }
 
     /// A worker with this start and end time.

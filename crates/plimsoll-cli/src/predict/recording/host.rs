@@ -70,6 +70,8 @@ pub(crate) struct Process {
     /// When the process began and when it last wrote its file, on a clock that all processes share.
     pub(crate) began_ns: u64,
     pub(crate) ended_ns: u64,
+    /// The most pinned memory at any time. A peak of all memory may have less.
+    pub(crate) pinned_bytes: u64,
     /// The process's peaks, by phase.
     pub(crate) peaks: Vec<Peak>,
 }
@@ -108,12 +110,22 @@ impl Process {
                     let (pid, parent, rank) = (pid.parse().ok()?, parent.parse().ok()?, rank.parse().ok());
                     let (is_forked, peaks) = (*forked == "1", Vec::new());
                     found = Some((
-                        Process { pid, parent, rank, is_forked, began_ns: 0, ended_ns: 0, peaks },
+                        Process {
+                            pid,
+                            parent,
+                            rank,
+                            is_forked,
+                            began_ns: 0,
+                            ended_ns: 0,
+                            pinned_bytes: 0,
+                            peaks,
+                        },
                         (*program).to_owned(),
                     ));
                 }
-                (["figures", _, _, event, began, ended], Some((process, _))) => {
+                (["figures", _, _, event, began, ended, pinned], Some((process, _))) => {
                     event_bytes = event.parse().ok()?;
+                    process.pinned_bytes = pinned.parse().ok()?;
                     (process.began_ns, process.ended_ns) = (began.parse().ok()?, ended.parse().ok()?);
                 }
                 (["peak", phase, figures @ ..], Some((process, _))) => {
@@ -148,7 +160,7 @@ impl Process {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "process\t7\t5\t1\t0\t/usr/bin/python\nfigures\t900\t800\t0\t3\t9\n\
+    const TEXT: &str = "process\t7\t5\t1\t0\t/usr/bin/python\nfigures\t900\t800\t0\t3\t9\t5\n\
                         peak\tload\t10000\t200\t0\t50\t9\t10\t1\t64\nowner\tload\t3\ttorch.load at a.py:1\n\
                         owner\tload\t4\tCPU tensors\npeak\tstep\t500\t0\t30\t50\t9\t0\t2\t0\nfile\tstep\t40\tw.safetensors\nend\n";
 
