@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any
 
 from .. import frames, protocol
-from .growth import around
 from .heavy import Heavy
+from .lengths import around
 from .source import SCOPES, Source, block_of, own_nodes, scope_of
 
 MOST = 20  # the maximum number of places to list

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from .growth import around, counter, length_of
+from .lengths import around, counter, length_of
 
 
 class Behind:

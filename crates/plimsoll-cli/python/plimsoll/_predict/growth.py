@@ -1,13 +1,9 @@
-"""Detects memory that grows from step to step, and computes how many steps the program's loops will run.
-
-The number of steps is read from the source of the loops around the step: `range(N)`, a list, a DataLoader, each with
-the current values of the program's variables. The program's code is never called. The number of iterations of a
-`while` loop is unknown.
+"""Detects memory that grows from step to step. How many steps the program's loops will run is read from their source
+(lengths.py).
 """
 
 from __future__ import annotations
 
-import ast
 import time
 from types import FrameType
 from typing import Any
@@ -15,8 +11,8 @@ from typing import Any
 from .. import allocator, frames, protocol
 from .._holding.holder import Holder
 from ..allocator import LEAST_GROWTH
+from .lengths import around, counter, epochs, length_of_loop, scaled
 from .rounds import Round, round_of
-from .source import Source, last_name, looked_up, own_nodes, scope_of
 
 ROWS = 6  # the number of latest steps that are examined for growth
 CONFIRM = 200  # steps after which growth counts as confirmed: before, a list may be cleared, or a cache may become full
@@ -26,8 +22,6 @@ ENDLESS = 10**12  # at least this many steps mean a loop without end, such as `r
 TIMES = 3  # how often memory must be seen to grow, if it grows in one of several steps
 MANY = 16  # from this many levels on, quarters of the steps are compared
 LONG = 64  # the minimum number of rises if steps vary
-AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "track", "prefetch"}
-LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
 
 def rises(levels: list[int]) -> list[int]:
@@ -42,13 +36,13 @@ def rate(peaks: list[int]) -> int:
 
 
 def is_climbing(peaks: list[int]) -> bool:
-    """Whether a peak rose in at least every second of the latest steps, and in each quarter of many steps. Blocks are
-    rounded, so a peak may stay the same for some steps.
+    """Whether a peak rose in at least every second of the latest steps, and of many steps in each eighth of the second
+    half. Blocks are rounded, so a peak may stay the same for some steps.
     """
     last = rises(peaks)[-ROWS:]
     if len(last) < ROWS or 2 * sum(it >= LEAST_GROWTH for it in last) < ROWS:
         return False
-    return len(peaks) < MANY or all(it[-1] - it[0] >= LEAST_GROWTH for it in quarters(peaks))
+    return len(peaks) < MANY or all(it[-1] - it[0] >= LEAST_GROWTH for it in quarters(peaks[-(len(peaks) // 2) :]))
 
 
 def is_growing(levels: list[int]) -> bool:
@@ -152,9 +146,11 @@ class Growth:
         self.peaks: dict[int, list[int]] = {}  # by device: the peak so far, at the end of each step
         self.began: float | None = None  # the time at which memory was first seen to grow
 
-    def note(self, peaks: dict[tuple[int, str], tuple[int, int]]) -> None:
-        """Records the levels at the end of a step, and the peaks so far: bytes and step, by device and kind of peak."""
-        for device, level in enumerate(allocator.levels(self.torch)):
+    def note(self, peaks: dict[tuple[int, str], tuple[int, int]], varies: bool) -> None:
+        """Records the levels at the end of a step, unless the batches vary, and the peaks so far: bytes and step, by
+        device and kind of peak.
+        """
+        for device, level in enumerate(allocator.levels(self.torch) if not varies else ()):
             self.levels.setdefault(device, []).append(level)
         for (device, kind), (peak, _) in peaks.items():
             if kind == "allocated":
@@ -321,7 +317,7 @@ class Growth:
             for loop in around(own):
                 if total is not None:
                     self.rounds.append(round_of(loop, own, scaled(total, steps, done), functions))
-                length = None if isinstance(loop, ast.While) else length_of(loop.iter, own)
+                length = length_of_loop(loop, own)
                 if length is None:
                     return None
                 if total is None:
@@ -330,113 +326,3 @@ class Growth:
                 total = length * (1 if total is None else total)
             functions.add(own.f_code.co_name)
         return None if total is None else scaled(total, steps, done)
-
-
-def scaled(total: int, steps: int, done: int | None) -> int:
-    """Converts `total` iterations of the innermost loop to steps. With gradient accumulation, a step takes several
-    iterations.
-    """
-    return max(total * steps // done, steps) if done and done > steps else total
-
-
-def epochs(frame: FrameType | None) -> int | None:
-    """How often the innermost loop around a frame runs; None if the length of a loop around it is unknown."""
-    loops = [(loop, own) for own in frames.of_program(frame) for loop in around(own)]
-    total = 1
-    for loop, own in loops[1:]:
-        length = None if isinstance(loop, ast.While) else length_of(loop.iter, own)
-        if length is None:
-            return None
-        total *= length
-    return total
-
-
-def around(frame: FrameType) -> list[Any]:
-    """The loops of the frame's own function around its line, the innermost first."""
-    source = Source.of(frame.f_code, frame.f_globals)
-    scope = source and scope_of(source.tree, frame.f_code)
-    loops = (it for it in own_nodes(scope) if isinstance(it, (ast.For, ast.While))) if scope else ()
-    found = [it for it in loops if it.body[0].lineno <= frame.f_lineno <= (it.body[-1].end_lineno or 0)]
-    return sorted(found, key=lambda it: -it.lineno)
-
-
-def counter(loop: Any, frame: FrameType) -> int | None:
-    """The number of iterations that a loop has begun, if it counts them in a variable."""
-    target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
-    is_counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("range", "trange", "enumerate")
-    if not is_counted or not isinstance(target, ast.Name):
-        return None
-    now, first = looked_up(target, frame), 0
-    if last_name(loop.iter.func) == "range" and len(loop.iter.args) > 1:
-        first = value_of(loop.iter.args[0], frame)
-    return now - first + 1 if type(now) is int and type(first) is int else None
-
-
-def length_of(node: Any, frame: FrameType) -> int | None:
-    """The number of iterations of a loop over this expression; None if it is unknown."""
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return len(node.elts)
-    if not isinstance(node, ast.Call):
-        return length(value_of(node, frame))
-    name = last_name(node.func)
-    if name in ("range", "trange"):
-        numbers = [value_of(it, frame) for it in node.args]
-        return len(range(*numbers)) if numbers and all(type(it) is int for it in numbers) else None
-    if name == "islice" and len(node.args) == 2:
-        number = value_of(node.args[1], frame)
-        return number if type(number) is int else None
-    if name == "zip":
-        lengths = [it for it in (length_of(it, frame) for it in node.args) if it is not None]
-        return min(lengths, default=None)
-    if name in AROUND and node.args:
-        return length_of(node.args[0], frame)
-    if name in ("items", "keys", "values") and isinstance(node.func, ast.Attribute):
-        return length(value_of(node.func.value, frame))
-    return None
-
-
-def length(value: Any) -> int | None:
-    """The length of an object over which a loop runs; None if the length is unknown."""
-    from torch.utils.data import DataLoader
-
-    if isinstance(value, LENGTHS):
-        return len(value)
-    if isinstance(value, DataLoader):
-        try:
-            return len(value)
-        except TypeError:
-            return None  # the dataset has no length
-    if "tqdm" in type(value).__module__:
-        total = vars(value).get("total")
-        return total if type(total) is int else None
-    # A wrapper of a loader, such as accelerate's.
-    inner = vars(value).get("base_dataloader") if hasattr(value, "__dict__") else None
-    return None if inner is None else length(inner)
-
-
-def value_of(node: Any, frame: FrameType) -> Any:
-    """The value of an expression in a frame, computed without calling anything; None if the value is unknown."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        return looked_up(node, frame)
-    if isinstance(node, ast.Attribute):
-        of = value_of(node.value, frame)
-        kept = getattr(of, "__dict__", {}).get(node.attr)
-        return kept if kept is not None else getattr(type(of), "__dict__", {}).get(node.attr)
-    if isinstance(node, ast.Subscript):
-        of, at = value_of(node.value, frame), value_of(node.slice, frame)
-        return of[at] if type(of) in (list, tuple, dict) else None
-    if isinstance(node, ast.BinOp):
-        one, other = value_of(node.left, frame), value_of(node.right, frame)
-        if type(one) is not int or type(other) is not int:
-            return None
-        does = {ast.Add: int.__add__, ast.Sub: int.__sub__, ast.Mult: int.__mul__, ast.FloorDiv: int.__floordiv__}
-        return does[type(node.op)](one, other) if type(node.op) in does else None
-    if isinstance(node, ast.Call) and len(node.args) == 1:
-        name = last_name(node.func)
-        if name == "len":
-            return length_of(node.args[0], frame)
-        inner = value_of(node.args[0], frame)
-        return int(inner) if name == "int" and type(inner) in (int, float) else None
-    return None

@@ -21,8 +21,8 @@ from .. import frames, protocol
 from . import settings
 from .behind import Behind, behind
 from .conditions import Condition
-from .growth import around
 from .heavy import Heavy, Names
+from .lengths import around
 from .lines import Lines
 from .source import Source, block_of, looked_up, own_nodes, scope_of
 

@@ -24,6 +24,7 @@ STEADY = 4  # the number of latest batches over which growth is measured
 SPARE = 16 << 20  # if memory grows by fewer bytes in the rest of a loop, the growth is not reported
 SOME = 32  # copies of a batch between two measurements
 PATIENCE = 5.0  # the most seconds that each of the first batches may take
+SHORT = 0.3  # a loop whose rest takes fewer seconds runs to its end
 UNKNOWN_TIME = 5.0  # seconds for a loop of unknown length
 
 
@@ -128,7 +129,8 @@ class Loop:
         grows = max(self.each.values(), default=0) * rest > SPARE
         if not grows:
             self.each = {}
-            return self.skip()
+            # A short loop runs to its end: what remains of each may grow from epoch to epoch.
+            return None if seconds * rest < SHORT else self.skip()
         if seconds * rest < self.finish.left() / 2:
             return
         making = self.making / max(self.made, 1)

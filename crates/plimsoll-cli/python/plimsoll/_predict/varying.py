@@ -1,6 +1,7 @@
 """Steps whose requests differ in size, as with batches of varying length. Freed blocks then rarely fit the next requests, so
 the reserved bytes may grow long after the first steps, although the allocated bytes do not. The run continues until the
-reserved bytes have settled. If they have not settled in time, the verdict says by how much they were still growing.
+reserved bytes have settled. If they have not settled in time, the verdict says by how much they were still growing. If each
+step requests more than the step before, the peak may begin to rise later, so the run continues too.
 """
 
 from __future__ import annotations
@@ -58,7 +59,14 @@ class Varying:
     def is_open(self, device: int) -> bool:
         """Whether the requests of the steps differ, and the reserved bytes of a device have not settled."""
         steps = len(self.requested[device]) - 1
-        return self.varies(device) and (steps < PROBE or self.risen(device, max(QUIET, steps // 2)) > 0)
+        is_settled = steps >= PROBE and self.risen(device, max(QUIET, steps // 2)) <= 0
+        return self.varies(device) and (not is_settled or self.rises(device))
+
+    def rises(self, device: int) -> bool:
+        """Whether each step requests more than the step before, as with sequences that become longer."""
+        steps = [after - before for before, after in zip(self.requested[device], self.requested[device][1:])]
+        last = steps[-max(PROBE, len(steps) // 2) :]
+        return len(last) >= PROBE and all(after > before for before, after in zip(last, last[1:]))
 
     def risen(self, device: int, steps: int) -> int:
         """The growth of a device's reserved bytes in its latest steps."""

@@ -248,8 +248,8 @@ class Watch:
         self.counted = steps
         self.measure(steps)
         finish.stepped()
-        if self.varying.began is None:  # later, levels may rise only because batches get larger
-            self.growth.note(self.peaks)
+        # While batches vary, levels may rise only because batches get larger.
+        self.growth.note(self.peaks, varies=self.varying.began is not None)
         self.varying.note(self.requested, self.peaks)
         if finish.runs_on:
             return self.begin_rest() if finish.ran_on(steps, self.growth.total) else None

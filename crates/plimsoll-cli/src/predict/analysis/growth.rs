@@ -83,7 +83,7 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     let every = every.max(1);
     // A tensor that grows by `cat` exists twice for a moment, so the peak rises by more than the memory that remains.
     let more_each = bytes.max(growing.peak_bytes);
-    let needed_bytes = needed(judged);
+    let needed_bytes = if climbs { judged.peaks.allocated_bytes } else { needed(judged) };
     // The first step whose peak exceeds the capacity.
     let out_at =
         steps + (times_until(capacity_bytes.saturating_sub(needed_bytes), more_each, quickens) + 1) * every;
@@ -97,7 +97,6 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
         return None;
     }
     let end_bytes = total.map(|total| needed_bytes.saturating_add(more_bytes(total)));
-    let end_bytes = end_bytes.map(|end| end.max(judged.peaks.reserved_bytes));
     let out_at = Some(out_at).filter(|&step| total.is_none_or(|total| step <= total));
     Some(Growth {
         each: if growing.epochs { Each::Epoch } else { Each::Step },
