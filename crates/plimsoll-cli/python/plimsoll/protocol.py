@@ -184,6 +184,7 @@ class CutLoop(TypedDict):
     total: int | None
     left: int
     grows: list[GrowingBatches]
+    host_bytes: int  # by how much the host's memory grew with each batch
     is_cut: bool
     ended_us: int
 

@@ -77,6 +77,8 @@ pub(crate) struct CutLoop {
     pub(crate) left: u64,
     /// The devices whose memory grew from batch to batch.
     pub(crate) grows: Vec<GrowingBatches>,
+    /// The bytes by which the host's memory grew with each batch, for example because results are copied to it.
+    pub(crate) host_bytes: u64,
     pub(crate) is_cut: bool,
     /// When the loop ended, in microseconds since 1970.
     pub(crate) ended_us: u64,

@@ -58,6 +58,15 @@ def ours() -> Iterator[None]:
         COUNTER.plimsoll_host_resume(before)
 
 
+def level() -> int:
+    """The process's anonymous resident bytes; 0 if they are not counted."""
+    if COUNTER is None:
+        return 0
+    before = int(COUNTER.plimsoll_host_pause())
+    COUNTER.plimsoll_host_resume(before)
+    return before
+
+
 def place() -> str:
     """The line of the program that is running, in the form ` at train.py:7`."""
     for frame in of_program(sys._getframe(2)):

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from .. import allocator, frames, protocol
+from . import host
 from .growth import rises
 
 FIRST = 7  # the number of first batches, which are always made
@@ -63,6 +64,8 @@ class Loop:
         self.pattern: Any = None  # the batch that is copied
         self.is_decided = self.is_cut = False
         self.each: dict[int, float] = {}  # by device: growth per batch
+        self.host_levels: list[int] = []  # by request: anonymous bytes on the host
+        self.host_each = 0.0
         finish.loops.append(self)
 
     def batch(self) -> Any:
@@ -107,12 +110,15 @@ class Loop:
         """Records the levels when the program requests a batch."""
         self.ended = time.time()
         self.levels.append(allocator.levels(self.finish.torch))
+        self.host_levels.append(host.level())
 
     def measure(self) -> None:
         """The growth per batch over the latest batches."""
         last = self.levels[-STEADY - 1 :]
         if len(last) <= STEADY:
             return
+        steps = rises(self.host_levels[-STEADY - 1 :])
+        self.host_each = sum(steps) / STEADY if min(steps) > 0 else 0.0
         for device, levels in enumerate(zip(*last)):
             steps = rises(list(levels))
             if min(steps) >= 0 and sum(it > 0 for it in steps) > STEADY // 2:
@@ -197,6 +203,7 @@ class Loop:
             total=self.total,
             left=left,
             grows=grows if is_cut else [],
+            host_bytes=int(self.host_each) if self.host_each * left > SPARE else 0,
             is_cut=is_cut,
             ended_us=int(self.ended * 1e6),
         )

@@ -97,6 +97,18 @@ pub(crate) struct Node {
     pub(crate) file_bytes: u64,
 }
 
+/// The peak after the steps, including the results of batches that loops did not get.
+fn with_cut_loops(peak: &Peak, report: Option<&Report>) -> Peak {
+    let mut peak = peak.clone();
+    let loops = report.filter(|_| peak.phase == Phase::After).map_or(&[][..], |report| &report.loops);
+    let left_bytes: u64 = loops.iter().map(|cut| cut.host_bytes * cut.left).max().unwrap_or(0);
+    if left_bytes > 0 {
+        peak.anonymous_bytes += left_bytes;
+        peak.owners.push(("batches that an evaluation did not get, computed".to_owned(), left_bytes));
+    }
+    peak
+}
+
 impl Node {
     /// The sum over the processes of a run; `None` if nothing is known about these processes. The reports say which
     /// processes use NCCL.
@@ -135,7 +147,7 @@ impl Node {
             pid: main.pid,
             rank: main.rank,
             pinned_bytes: main.pinned_bytes,
-            phases: main.peaks.iter().map(|peak| part(main, peak)).collect(),
+            phases: main.peaks.iter().map(|peak| part(main, &with_cut_loops(peak, report(main)))).collect(),
         };
         let helpers = Together::of(processes.iter().filter(|it| !is_known(leader(it))));
         let mut groups: Vec<Group> = mains.iter().map(group).collect();
