@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from .. import protocol
+from ..allocator import LEAST_GROWTH
 from . import settings
 
 ALIKE = 1.02  # steps whose requests differ by less count as equal
@@ -60,13 +61,14 @@ class Varying:
         """Whether the requests of the steps differ, and the reserved bytes of a device have not settled."""
         steps = len(self.requested[device]) - 1
         is_settled = steps >= PROBE and self.risen(device, max(QUIET, steps // 2)) <= 0
-        return self.varies(device) and (not is_settled or self.rises(device))
+        return self.varies(device) and not is_settled or self.rises(device)
 
     def rises(self, device: int) -> bool:
         """Whether each step requests more than the step before, as with sequences that become longer."""
         steps = [after - before for before, after in zip(self.requested[device], self.requested[device][1:])]
         last = steps[-max(PROBE, len(steps) // 2) :]
-        return len(last) >= PROBE and all(after > before for before, after in zip(last, last[1:]))
+        is_rising = len(last) >= PROBE and all(after > before for before, after in zip(last, last[1:]))
+        return is_rising and last[-1] - last[0] >= LEAST_GROWTH * len(last)
 
     def risen(self, device: int, steps: int) -> int:
         """The growth of a device's reserved bytes in its latest steps."""
