@@ -27,6 +27,7 @@ mod plan;
 mod plan_programs;
 mod predict;
 mod predict_gpus;
+mod predict_growth;
 mod predict_outside;
 mod predict_programs;
 mod predict_transformers;

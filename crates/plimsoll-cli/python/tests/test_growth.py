@@ -1,12 +1,13 @@
 # Memory that grows from step to step, or from batch to batch, and how often it grows.
 
+import ast
 import linecache
 import sys
 import time
 import types
 
 from plimsoll import allocator
-from plimsoll._predict import finish, growth, loops
+from plimsoll._predict import epochs, finish, growth, lengths, loops
 
 MIB = 1 << 20
 
@@ -25,7 +26,7 @@ def torch_with(levels):
 def grown(levels):
     found = growth.Growth(torch_with(iter(levels)))
     for _ in levels:
-        found.note({})
+        found.note({}, varies=False)
     return found
 
 
@@ -41,9 +42,9 @@ def test_before_the_first_use_of_cuda_nothing_is_allocated():
 
 
 def test_memory_that_grows_in_each_of_the_latest_steps_is_a_row():
-    assert grown([MIB * nth for nth in range(10)]).rows() == [
-        {"device": 0, "bytes": MIB, "every": 1, "times": 8, "steps": 10, "total": None, "resets": False, "quickens": 0}
-    ]
+    (row,) = grown([MIB * nth for nth in range(10)]).rows()
+    assert (row["bytes"], row["every"], row["times"], row["steps"], row["total"]) == (MIB, 1, 8, 10, None)
+    assert not row["resets"] and not row["quickens"] and not row["climbs"] and not row["epochs"]
     assert grown([MIB] * 10).rows() == []
     assert grown([MIB, 2 * MIB, MIB] * 4).rows() == []
 
@@ -81,7 +82,9 @@ def test_the_number_of_steps_is_read_from_the_loops():
     assert steps_of("for n in range(7):\n    step()") == 7
     assert steps_of("epochs = 3\nfor e in range(epochs):\n    for b in [1, 2, 3, 4]:\n        step()") == 12
     assert steps_of("for n, b in enumerate(range(2, 12)):\n    step()") == 10
-    assert steps_of("n = 0\nwhile n < 3:\n    n += 1\n    step()") is None
+    assert steps_of("n = 0\nwhile n < 3:\n    n += 1\n    step()") == 3
+    assert steps_of("n = 0\nwhile n < 3:\n    step()\n    n += 1") == 3
+    assert steps_of("n = 0\nwhile n < 3 or n < 2:\n    n += 1\n    step()") is None
     assert steps_of("for b in (it for it in range(3)):\n    step()") is None
 
 
@@ -129,7 +132,10 @@ def batches(size, levels, seconds=100.0):
         return given, loop.row()
 
 
-def test_a_loop_that_does_not_grow_goes_from_its_first_batches_to_its_last():
+def test_a_loop_that_does_not_grow_goes_from_its_first_batches_to_its_last(monkeypatch):
+    given, row = batches(100, [MIB] * 200)
+    assert given == list(range(100)) and row is None  # it takes no time
+    monkeypatch.setattr(loops, "SHORT", 0.0)
     given, row = batches(100, [MIB] * 200)
     assert given == [0, 1, 2, 3, 4, 5, 6, 99]
     assert (row["given"], row["total"], row["left"], row["grows"]) == (8, 100, 92, [])
@@ -145,3 +151,65 @@ def test_what_a_loop_without_time_would_have_grown_by_is_in_its_row(monkeypatch)
     given, row = batches(100, [MIB * nth for nth in range(300)], seconds=0.0)
     assert given[-1] == 99 and len(given) == 8
     assert [(it["device"], it["bytes"]) for it in row["grows"]] == [(0, MIB)]
+
+
+def risen(peaks):
+    found = growth.Growth(torch_with(iter([0] * len(peaks))))
+    for peak in peaks:
+        found.note({(0, "allocated"): (peak, 1)}, varies=False)
+    return found
+
+
+def test_a_peak_that_rises_although_nothing_stays_is_a_row_if_the_number_of_steps_is_known():
+    found = risen([MIB * nth for nth in range(40)])
+    assert found.is_unsure() and found.rows() == []
+    found.total = 100
+    (row,) = found.rows()
+    assert (row["bytes"], row["steps"], row["climbs"]) == (MIB, 40, True)
+    # Blocks are rounded, so the peak of some steps is the same.
+    found = risen([2 * MIB * (nth // 2) for nth in range(40)])
+    found.total = 100
+    assert [row["bytes"] for row in found.rows()] == [2 * MIB * 9 // 19]
+    # It rose only at first.
+    assert risen([MIB * min(nth, 20) for nth in range(40)]).climbing() == []
+
+
+def test_rises_in_one_of_several_steps_are_found_among_small_ones():
+    levels = [16 * MIB * (nth // 5) + (nth % 3) * MIB // 4 for nth in range(20)]
+    assert growth.spread(levels)[:2] == (16 * MIB, 5)
+    # One rise is not enough, but a reason to go on.
+    assert growth.may_spread(levels[:8]) and not growth.may_spread([MIB] * 8) and not growth.may_spread(levels)
+
+
+def test_the_iterations_of_a_while_loop_that_counts_are_known():
+    def length(source, **variables):
+        loop = ast.parse(source).body[0]
+        frame = types.SimpleNamespace(
+            f_locals=variables, f_globals={}, f_builtins={}, f_code=compile("", "a", "exec"), f_lineno=2
+        )
+        return lengths.length_of_loop(loop, frame), lengths.counter(loop, frame)
+
+    assert length("while step < 100:\n  train()\n  step += 1", step=3) == (100, 4)
+    assert length("while i < 2 * n:\n  i += 4", n=5, i=8) == (3, 3)
+    for unknown in (
+        "while True:\n  i += 1",
+        "while i < n:\n  i += n",
+        "while i < n:\n  i += 1\n  if done(): i = 0",
+        "while i > n:\n  i += 1",
+        "while i < n:\n  pass",
+    ):
+        assert length(unknown, n=5, i=0) == (None, None), unknown
+
+
+def test_memory_that_grows_evenly_from_epoch_to_epoch_is_a_row():
+    def after(*levels):
+        found = epochs.Epochs(torch_with(iter(levels)))
+        for _ in levels:
+            found.begins()
+        return found
+
+    (row,) = after(0, 100 * MIB, 120 * MIB, 140 * MIB, 160 * MIB).rows(50)
+    assert (row["bytes"], row["steps"], row["total"], row["epochs"]) == (20 * MIB, 6, 50, True)
+    assert after(0, 100 * MIB, 120 * MIB, 140 * MIB, 160 * MIB).rows(None) == []
+    assert after(0, 100 * MIB, 120 * MIB, 140 * MIB).rows(50) == []  # too few
+    assert after(0, 100 * MIB, 120 * MIB, 120 * MIB, 160 * MIB).rows(50) == []

@@ -61,6 +61,7 @@ class Counted(NamedTuple):
     test: ast.Compare
     name: ast.Name
     each: int
+    line: int  # where it counts
 
 
 def counted_while(loop: ast.While) -> Counted | None:
@@ -75,7 +76,7 @@ def counted_while(loop: ast.While) -> Counted | None:
     if not isinstance(test.ops[0], ast.Lt) or len(adds) != 1 or len(stores) != 1 or not isinstance(adds[0].op, ast.Add):
         return None
     each = adds[0].value.value if isinstance(adds[0].value, ast.Constant) else None
-    return Counted(test, name, each) if type(each) is int and each > 0 else None
+    return Counted(test, name, each, adds[0].lineno) if type(each) is int and each > 0 else None
 
 
 def is_name(node: Any, name: str) -> bool:
@@ -90,7 +91,8 @@ def counter(loop: Any, frame: FrameType) -> int | None:
         if counted is None:
             return None
         now = looked_up(counted.name, frame)
-        return now // counted.each + 1 if type(now) is int else None
+        is_counted = frame.f_lineno > counted.line
+        return now // counted.each + (not is_counted) if type(now) is int else None
     target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
     is_counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("range", "trange", "enumerate")
     if not is_counted or not isinstance(target, ast.Name):
