@@ -76,12 +76,15 @@ def test_steps_of_equal_or_alternating_size_do_not_wait_for_memory_to_settle(mon
 
 def test_steps_of_varying_size_wait_until_memory_has_settled_or_the_time_is_up(monkeypatch):
     monkeypatch.setattr(settings, "FURTHER", True)
-    sizes = [100 + 7 * it for it in range(100)]
+    sizes = [100 + 7 * (37 * it % 100) for it in range(100)]
     grows = steps(Varying(), sizes, range(100, 1100, 10))
     assert grows.waits(None)
     assert not grows.waits(100)  # this was the last step
     settled = steps(Varying(), sizes, [min(it, 40) for it in range(100)])
     assert not settled.waits(None) and settled.rows() == [dict(device=0, bytes=0, steps=50)]
+    # If each step requests more, the peak may rise later.
+    rising = [100 + 7 * it for it in range(100)]
+    assert steps(Varying(), rising, [40] * 100).waits(None)
     grows.began = -1e9, -1e9
     assert not grows.waits(None)
     assert grows.rows() == [dict(device=0, bytes=500 * MIB, steps=50)]
