@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import plimsoll
-from plimsoll._holding import climb
+from plimsoll._holding import climb, growing
 from plimsoll._holding.falling import Falling
 from plimsoll._holding.growing import Growing
 from plimsoll._holding.survey import Survey
@@ -24,7 +24,8 @@ HERE = "the module test_holding"
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    monkeypatch.setattr(climb, "SECONDS", 60.0)  # on a busy machine
+    for module in (climb, growing):
+        monkeypatch.setattr(module, "SECONDS", 60.0)  # on a busy machine
 
 
 def made():
@@ -285,7 +286,7 @@ def test_many_tensors_and_deep_structures_take_bounded_time(monkeypatch):
 def grown(keep):
     # Finds the owners of memory that a training loop accumulates.
     model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32))
-    optimizer, growing, nodes = torch.optim.Adam(model.parameters()), Growing(torch), []
+    optimizer, watch, nodes = torch.optim.Adam(model.parameters()), Growing(torch), []
     for step in range(12):
         out = model(torch.ones(64, 32))
         loss = out.square().mean()
@@ -294,15 +295,15 @@ def grown(keep):
         optimizer.zero_grad()
         keep(out, loss, nodes)
         if step >= 5:
-            growing.stepped({None: (step - 5) << 12}, step, False)
-    latest = growing.rows()
-    growing.grew(None, 1 << 15)
+            watch.stepped({None: (step - 5) << 12}, step, False)
+    latest = watch.rows()
+    watch.grew(None, 1 << 15)
     # What was found before the last step is reported only if the program ends there.
     assert [it["text"].partition(", after step ")[2] for it in latest] == ["9"] * len(latest)
-    assert not any(", after step " in it["text"] for it in growing.rows())
+    assert not any(", after step " in it["text"] for it in watch.rows())
     # Other tests in this process may have left objects that were collected or changed in the
     # meantime.
-    return [it for it in growing.found[None] if "`grown`" in it.text]
+    return [it for it in watch.found[None] if "`grown`" in it.text]
 
 
 def test_what_keeps_more_from_step_to_step_is_named_and_what_a_step_works_with_is_not():
