@@ -36,13 +36,17 @@ def rate(peaks: list[int]) -> int:
 
 
 def is_climbing(peaks: list[int]) -> bool:
-    """Whether a peak rose in at least every second of the latest steps, and of many steps in each eighth of the second
-    half. Blocks are rounded, so a peak may stay the same for some steps.
+    """Whether a peak rose in at least every second of the latest steps, and of MANY steps in each eighth of the second half.
+    Of LONG steps, only the eighths count, which must rise evenly: blocks are rounded, so a peak may stay the same for
+    some steps.
     """
     last = rises(peaks)[-ROWS:]
-    if len(last) < ROWS or 2 * sum(it >= LEAST_GROWTH for it in last) < ROWS:
+    if len(last) < ROWS or len(peaks) < LONG and 2 * sum(it >= LEAST_GROWTH for it in last) < ROWS:
         return False
-    return len(peaks) < MANY or all(it[-1] - it[0] >= LEAST_GROWTH for it in quarters(peaks[-(len(peaks) // 2) :]))
+    if len(peaks) < MANY:
+        return True
+    rose = [it[-1] - it[0] for it in quarters(peaks[-(len(peaks) // 2) :])]
+    return min(rose) >= LEAST_GROWTH and (len(peaks) < LONG or 3 * min(rose) >= max(rose))
 
 
 def is_growing(levels: list[int]) -> bool:

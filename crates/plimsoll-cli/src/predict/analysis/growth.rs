@@ -1,9 +1,10 @@
 //! Memory that was still growing when the run was cut short: from step to step, or from batch to batch of a loop
 //! after the steps ([`Growth`]). The growth in the rest of the program is extrapolated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_trace::snapshot::{Action, EventIndex, FrameId, Segment};
+use plimsoll_alloc::Addr;
+use plimsoll_trace::snapshot::{Action, EventIndex, FrameId};
 
 use super::judged::Judged;
 use crate::predict::gpu::Target;
@@ -83,7 +84,7 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     let every = every.max(1);
     // A tensor that grows by `cat` exists twice for a moment, so the peak rises by more than the memory that remains.
     let more_each = bytes.max(growing.peak_bytes);
-    let needed_bytes = if climbs { judged.peaks.allocated_bytes } else { needed(judged) };
+    let needed_bytes = if climbs { judged.peaks.allocated_bytes } else { needed(judged, steps) };
     // The first step whose peak exceeds the capacity.
     let out_at =
         steps + (times_until(capacity_bytes.saturating_sub(needed_bytes), more_each, quickens) + 1) * every;
@@ -114,15 +115,21 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
 }
 
 /// The reserved bytes that the program needs at its peak. If memory is short, the allocator frees cached segments, so they
-/// are not needed, except for those parts that live blocks keep.
-fn needed(judged: &Judged) -> u64 {
+/// are not needed. What remains are gaps in segments that live blocks keep, unless these blocks are all from the last of
+/// the `steps`: the next step replaces them.
+fn needed(judged: &Judged, steps: u64) -> u64 {
     let Some(analysis) = judged.analysis.as_ref() else { return judged.peaks.reserved_bytes };
-    let segments = analysis.explained.snapshot.segments_of(judged.peaks.device);
-    let active = |segment: &Segment| segment.active_size.get().unwrap_or(segment.total_size);
-    let is_kept = |segment: &&Segment| segment.is_expandable != Some(true) && active(segment) > 0;
-    let kept = segments.filter(is_kept).map(|it| it.total_size.saturating_sub(active(it)));
-    let kept_bytes = kept.fold(0, u64::saturating_add);
-    judged.peaks.allocated_bytes.saturating_add(kept_bytes).min(judged.peaks.reserved_bytes)
+    let (snapshot, timeline) = (&analysis.explained.snapshot, &analysis.device().timeline);
+    let events = snapshot.trace(timeline.device).len();
+    let of_a_step = events / usize::try_from(steps).unwrap_or(usize::MAX).max(1);
+    let last_step = EventIndex::new(events.saturating_sub(of_a_step));
+    let old = timeline.held_at_end().filter(|life| life.born < last_step);
+    let old: BTreeSet<Addr> = old.map(|life| life.addr).collect();
+    let gaps = snapshot.segments_of(judged.peaks.device).filter(|it| it.is_expandable != Some(true));
+    let gaps = gaps.filter(|it| old.range(it.address..it.end()).next().is_some());
+    let gaps = gaps.map(|it| it.total_size.saturating_sub(it.active_size.get().unwrap_or(it.total_size)));
+    let gap_bytes = gaps.fold(0, u64::saturating_add);
+    judged.peaks.allocated_bytes.saturating_add(gap_bytes).min(judged.peaks.reserved_bytes)
 }
 
 /// How often memory can grow before `room` bytes are used up, if the first increase is `bytes`, and each later increase
