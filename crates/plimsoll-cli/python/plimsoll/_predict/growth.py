@@ -11,6 +11,7 @@ from typing import Any
 from .. import allocator, frames, protocol
 from .._holding.holder import Holder
 from ..allocator import LEAST_GROWTH
+from .epochs import Epochs
 from .lengths import around, counter, epochs, length_of_loop, scaled
 from .rounds import Round, round_of
 
@@ -228,11 +229,13 @@ class Growth:
         if self.began is not None:
             self.began += seconds
 
-    def rows(self, holders: dict[int, list[Holder]] | None = None) -> list[protocol.GrowingSteps]:
-        """Rows for the report: the devices whose memory grows, by how much per step, and until when. `holders` are the
-        owners of that memory, by device.
+    def rows(
+        self, holders: dict[int, list[Holder]] | None = None, epochs: Epochs | None = None
+    ) -> list[protocol.GrowingSteps]:
+        """Rows for the report: the devices whose memory grows, by how much per step or epoch, and until when. `holders`
+        are the owners of that memory, by device.
         """
-        found = []
+        found = epochs.rows(self.epochs) if epochs is not None else []
         for device, levels in self.levels.items():
             bytes, every, times = self.growth_of(levels)
             if bytes >= LEAST_GROWTH:
@@ -243,7 +246,8 @@ class Growth:
                     bytes=bytes + quickens * len(levels) // 4,  # the growth per step at the end of the run
                     every=every,
                     times=times,
-                    steps=len(levels),
+                    # While batches vary, steps have peaks, but no levels.
+                    steps=max(len(levels), len(self.peaks.get(device, []))),
                     total=self.total if steps is None else steps,
                     resets=steps is not None,
                     quickens=quickens,

@@ -37,10 +37,12 @@ class Varying:
             self.requested.setdefault(device, []).append(bytes)
             self.reserved.setdefault(device, []).append(peaks.get((device, "reserved"), (0, 0))[0])
 
-    def waits(self, total: int | None) -> bool:
-        """Whether to run one more step. `total` is the number of steps of the complete program, if it is known."""
+    def waits(self, total: int | None, grows: bool = False) -> bool:
+        """Whether to run one more step. `total` is the number of steps of the complete program, if it is known. If memory
+        that stays grows, this explains requests that rise.
+        """
         steps = max(map(len, self.requested.values()), default=0)
-        open = [it for it in self.requested if self.is_open(it)]
+        open = [it for it in self.requested if self.is_open(it) or not grows and self.rises(it)]
         if not settings.FURTHER or settings.ranks() > 1 or settings.PLAN or not open or steps == total:
             self.is_unsettled = False
             return False
@@ -61,7 +63,7 @@ class Varying:
         """Whether the requests of the steps differ, and the reserved bytes of a device have not settled."""
         steps = len(self.requested[device]) - 1
         is_settled = steps >= PROBE and self.risen(device, max(QUIET, steps // 2)) <= 0
-        return self.varies(device) and not is_settled or self.rises(device)
+        return self.varies(device) and not is_settled
 
     def rises(self, device: int) -> bool:
         """Whether each step requests more than the step before, as with sequences that become longer."""

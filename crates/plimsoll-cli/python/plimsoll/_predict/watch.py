@@ -258,7 +258,8 @@ class Watch:
         is_last = 0 < settings.STEPS <= steps and self.has_settled(steps) and not self.growth.is_unsure()
         if is_last:
             self.growth.look(sys._getframe(1), steps, finish.given)
-            is_last = not self.late.waits(steps, self.growth.total) and not self.varying.waits(self.growth.total)
+            total, grows = self.growth.total, bool(self.growth.growing())
+            is_last = not self.late.waits(steps, total) and not self.varying.waits(total, grows)
         if settings.PLAN is None:
             self.growth.waited(self.growing.stepped(self.growth.growing(), steps, is_last))
         if is_last and not settings.STOPS and finish.may_go_on():
@@ -474,9 +475,7 @@ class Watch:
             after=finish.after if self.state == "stopped" else [],
             unseen=finish.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,
-            growth=[]
-            if finish.is_whole
-            else self.growth.rows(self.growing.found) + finish.epochs.rows(self.growth.epochs),
+            growth=[] if finish.is_whole else self.growth.rows(self.growing.found, finish.epochs),
             climbs=[] if finish.is_whole else self.growth.climbs(),
             varying=[] if finish.is_whole else self.varying.rows(),
             batches=finish.batches.row() if finish.batches else None,
