@@ -7,7 +7,8 @@ import time
 import types
 
 from plimsoll import allocator
-from plimsoll._predict import epochs, finish, growth, lengths, loops
+from plimsoll._holding.holder import Holder
+from plimsoll._predict import epochs, finish, growth, loops, rounds
 
 MIB = 1 << 20
 
@@ -182,23 +183,43 @@ def test_rises_in_one_of_several_steps_are_found_among_small_ones():
 
 
 def test_the_iterations_of_a_while_loop_that_counts_are_known():
-    def length(source, **variables):
-        loop = ast.parse(source).body[0]
-        frame = types.SimpleNamespace(
-            f_locals=variables, f_globals={}, f_builtins={}, f_code=compile("", "a", "exec"), f_lineno=2
-        )
-        return lengths.length_of_loop(loop, frame), lengths.counter(loop, frame)
-
-    assert length("while step < 100:\n  train()\n  step += 1", step=3) == (100, 4)
-    assert length("while i < 2 * n:\n  i += 4", n=5, i=8) == (3, 3)
+    assert steps_of("i, n = 0, 0\ni = 8\nn = 20\nwhile i < 2 * n:\n    step()\n    i += 4") == 8
     for unknown in (
-        "while True:\n  i += 1",
-        "while i < n:\n  i += n",
-        "while i < n:\n  i += 1\n  if done(): i = 0",
-        "while i > n:\n  i += 1",
-        "while i < n:\n  pass",
+        "while True:\n    step()\n    break",
+        "n = i = 1\nwhile i < n + 2:\n    i += n\n    step()",
+        "i = 0\nwhile i < 5:\n    i += 1\n    step()\n    if i == 9: i = 0",
+        "i = 9\nwhile i > 5:\n    step()\n    i -= 1",
+        "i, most = iter([0, 1]), 0\nwhile most < 1:\n    step()\n    most = next(i)",
     ):
-        assert length(unknown, n=5, i=0) == (None, None), unknown
+        assert steps_of(unknown) is None, unknown
+
+
+def test_a_loop_that_breaks_at_a_number_of_steps_has_this_length():
+    assert steps_of("most = 3\nfor n in range(99):\n    step()\n    if n + 1 >= most: break") == 3
+    assert steps_of("for n in range(99):\n    if n >= 7:\n        break\n    step()") == 7
+    assert steps_of("for n in range(5):\n    step()\n    if n == 30: break") == 5
+    assert steps_of("for n in range(5):\n    step()\n    if step is None: break") == 5
+
+
+def holder(text):
+    return Holder("global", text, 1, MIB)
+
+
+def test_a_deque_grows_until_it_is_full():
+    assert rounds.room(holder("`kept` (deque of 200 tensors of at most 300), a global of train.py")) == 100
+    assert rounds.room(holder("`kept` (deque of 200 tensors), a global of train.py")) is None
+
+
+def test_what_a_statement_frees_under_a_condition_is_not_extrapolated():
+    def bounded(source):
+        return rounds.bounded([ast.parse(source)], holder("`kept` (list of 3 tensors), a global of train.py"))
+
+    assert bounded("for i in x:\n    kept.append(i)\n    if i % 250 == 0:\n        kept.clear()")
+    assert bounded("for i in x:\n    kept = torch.cat([kept, i])[-100:]")
+    assert bounded("for i in x:\n    if i not in kept:\n        kept[i] = f(i)")
+    assert bounded("for i in x:\n    kept.append(i)\n    if len(kept) > 9: kept.pop(0)")
+    assert not bounded("for i in x:\n    kept = torch.cat([kept, i[:100]])")
+    assert not bounded("for i in x:\n    kept.append(i[-100:])\n    other.clear()")
 
 
 def test_memory_that_grows_evenly_from_epoch_to_epoch_is_a_row():

@@ -13,7 +13,7 @@ from plimsoll._predict import growth, rounds
 from plimsoll._predict.batches import Batches
 from plimsoll._predict.conditions import Condition
 from plimsoll._predict.heavy import Heavy, Names
-from plimsoll._predict.late import Late
+from plimsoll._predict.late import Late, computes_with
 
 MIB = 1 << 20
 
@@ -191,3 +191,14 @@ def test_the_largest_of_the_batches_that_follow_is_found():
     assert larger["x"][0].elements == 64 and found.is_complete and found.row() is None
     assert found.larger(next) is None
     assert batches([8, 8, 8], [8, 8, 2])[1] is None
+
+
+def test_sizes_may_depend_on_the_number_of_the_step():
+    def computes(body):
+        return computes_with(ast.parse(f"for step in range(9):\n    {body}"), {"step"})
+
+    assert computes("train(64 + 8 * (step // 4))")
+    assert computes("train(heads[step])")
+    assert not computes("if step % 2 == 0: train()")
+    assert not computes("print(f'{100 * step} rows', '%d' % step)")
+    assert not computes("log(step)")

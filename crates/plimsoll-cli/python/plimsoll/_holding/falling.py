@@ -16,7 +16,7 @@ from .objects import is_a
 OFTEN = 8
 LEAST_PART = 100  # less than this part (1/100) of the allocated bytes is not reported
 LOOKS = 2  # the examined steps in which a tensor must be missing to count as gone
-UNUSED = 4  # `LOOKS` for the gradient of a parameter that is not frozen
+UNUSED = 4  # `LOOKS` for the gradient of a parameter that is not frozen; it must also have existed in so many looks
 NAMES = 3  # the maximum number of parameters to name
 STATE = "optimizer state"
 
@@ -27,12 +27,19 @@ class Kept:
     def __init__(self) -> None:
         self.level = 0  # allocated bytes at the latest step of the optimizer
         self.looks: list[int] = []  # the steps that were examined
-        self.seen: dict[tuple[str, Any], tuple[int, int]] = {}  # the tensor's most bytes, and the last look that saw it
+        self.steps = 0  # the optimizer's steps
+        # The tensor's most bytes, the last look that saw it, and the number of looks that saw it.
+        self.seen: dict[tuple[str, Any], tuple[int, int, int]] = {}
+        self.tensors: list[tuple[weakref.ref[Any], int]] = []  # the states at the last look, and their bytes
 
     def states(self) -> int:
         """The bytes of the states that existed at the last look."""
         latest = len(self.looks) - 1
-        return sum(size for (category, _), (size, nth) in self.seen.items() if category == STATE and nth == latest)
+        return sum(size for (category, _), (size, nth, _) in self.seen.items() if category == STATE and nth == latest)
+
+    def freed(self) -> int:
+        """The bytes of the states at the last look that no longer exist."""
+        return sum(size for tensor, size in self.tensors if tensor() is None)
 
 
 class Falling:
@@ -61,6 +68,7 @@ class Falling:
             kept = self.kept[optimizer] = Kept()
             self.owners.append((weakref.ref(optimizer), kept))
         falls, kept.level = level < kept.level - kept.level // LEAST_PART, level
+        kept.steps = step
         if step <= OFTEN or step & (step - 1) == 0 or falls:
             try:
                 with self.known.quiet():
@@ -77,19 +85,24 @@ class Falling:
         gone = [kept for owner, kept in self.owners if owner() is None]
         self.owners = [it for it in self.owners if it[0]() is not None]
         lost = max(gone, key=Kept.states)
-        size = lost.states() - sum(kept.states() for _, kept in self.owners)
+        # Something else may keep the states, such as a state dictionary.
+        size = min(lost.states() - sum(kept.states() for _, kept in self.owners), lost.freed())
         if size * LEAST_PART >= lost.level:
             text = "the states of an optimizer that no longer exists"
-            self.dropped.append(protocol.Fall(text=text, bytes=size, step=lost.looks[-1]))
+            self.dropped.append(protocol.Fall(text=text, bytes=size, step=lost.steps))
 
     def look(self, optimizer: Any, kept: Kept, step: int) -> None:
         """Records the tensors that exist at an optimizer's step."""
         kept.looks.append(step)
         nth = len(kept.looks) - 1
+        kept.tensors = []
         for key, tensor in self.there(optimizer):
             if self.known.get(tensor, "is_cuda"):
-                most, _ = kept.seen.get(key, (0, nth))
-                kept.seen[key] = max(most, tensor.numel() * tensor.element_size()), nth
+                most, _, times = kept.seen.get(key, (0, nth, 0))
+                size = tensor.numel() * tensor.element_size()
+                kept.seen[key] = max(most, size), nth, times + 1
+                if key[0] == STATE:
+                    kept.tensors.append((weakref.ref(tensor), size))
 
     def there(self, optimizer: Any) -> Any:
         """The tensors of an optimizer that exist now: gradients, states and buffers, each with its key."""
@@ -118,12 +131,15 @@ class Falling:
         parameters = [it for group in optimizer.param_groups for it in group["params"]]
         frozen = {id(it) for it in parameters if not it.requires_grad}
         rows: dict[tuple[str, int, bool], tuple[int, list[int]]] = {}
-        for (category, key), (size, latest) in kept.seen.items():
+        for (category, key), (size, latest, times) in kept.seen.items():
             owner = key[0] if isinstance(key, tuple) else key
             # A gradient may come back if its parameter is only temporarily unused, for example in an expert that gets
             # no tokens.
             is_frozen = category == "gradient" and owner in frozen
-            if len(kept.looks) - 1 - latest >= (LOOKS if is_frozen or category != "gradient" else UNUSED):
+            is_regular = is_frozen or category != "gradient" or times >= UNUSED
+            if is_regular and len(kept.looks) - 1 - latest >= (
+                LOOKS if is_frozen or category != "gradient" else UNUSED
+            ):
                 total, owners = rows.setdefault((category, latest, is_frozen), (0, []))
                 rows[category, latest, is_frozen] = total + size, [*owners, owner]
         found = []
@@ -141,7 +157,7 @@ class Falling:
         latest = len(kept.looks) - 1
         return sum(
             size
-            for (category, key), (size, nth) in kept.seen.items()
+            for (category, key), (size, nth, _) in kept.seen.items()
             if category == STATE and nth == latest and key[0] in owners
         )
 

@@ -14,7 +14,7 @@ ROWS = 3  # the maximum number of holders to name
 SHARE = 0.3  # a holder that keeps less than this part of the growth is not named
 LEAST = 0.1  # the same part of all allocated bytes, when memory runs out
 LOOKS = 3  # how many failed requests are examined: a program may catch thousands
-SECONDS = 1.0  # the limit of CPU time for surveys before the last step
+SECONDS = 2.0  # the limit of CPU time for surveys before the last step
 
 
 class Growing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import gc
 from collections.abc import Mapping
@@ -68,6 +69,8 @@ def holder_of(chain: Chain, known: Tensors, graphs: Graphs = MappingProxyType({}
     for it in tensors & graphs.keys():
         storages.update(graphs[it])
     content = [f"{kind_of(inner.many[0])} of {count} tensor{'' if count == 1 else 's'}"] if inner.many else []
+    if inner.many and type(inner.many[0]) is collections.deque and inner.many[0].maxlen is not None:
+        content.append(f"of at most {inner.many[0].maxlen}")
     if sum(storages.values()) > 2 * total:
         content.append("with its autograd graph" if count == 1 else "with their autograd graphs")
     kind = "cycle" if chain.is_garbage else inner.kind

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from types import FrameType
 from typing import Any
@@ -13,7 +14,7 @@ from .._holding.holder import Holder
 from ..allocator import LEAST_GROWTH
 from .epochs import Epochs
 from .lengths import around, counter, epochs, length_of_loop, scaled
-from .rounds import Round, round_of
+from .rounds import Round, bounded, room, round_of
 
 ROWS = 6  # the number of latest steps that are examined for growth
 CONFIRM = 200  # steps after which growth counts as confirmed: before, a list may be cleared, or a cache may become full
@@ -150,6 +151,7 @@ class Growth:
         self.rounds: list[Round] = []  # rounds of the loops around the innermost loop, from the inside out
         self.peaks: dict[int, list[int]] = {}  # by device: the peak so far, at the end of each step
         self.began: float | None = None  # the time at which memory was first seen to grow
+        self.loops: list[ast.AST] = []  # the loops around a step
 
     def note(self, peaks: dict[tuple[int, str], tuple[int, int]], varies: bool) -> None:
         """Records the levels at the end of a step, unless the batches vary, and the peaks so far: bytes and step, by
@@ -179,8 +181,9 @@ class Growth:
         after a step does not grow.
         """
         return [
-            protocol.Climb(device=it, bytes=rises(self.peaks[it])[-1], steps=len(self.peaks[it]))
+            protocol.Climb(device=it, bytes=rate(self.peaks[it]), steps=len(self.peaks[it]))
             for it in self.climbing()
+            if self.total is None or len(self.peaks[it]) < self.total
         ]
 
     def climbing(self) -> list[int]:
@@ -238,8 +241,10 @@ class Growth:
         found = epochs.rows(self.epochs) if epochs is not None else []
         for device, levels in self.levels.items():
             bytes, every, times = self.growth_of(levels)
-            if bytes >= LEAST_GROWTH:
-                steps = self.until((holders or {}).get(device, []))
+            owners = (holders or {}).get(device, [])
+            steps = self.until(owners, len(levels), every)
+            is_bounded = steps is None and bool(owners) and all(bounded(self.loops, it) for it in owners)
+            if bytes >= LEAST_GROWTH and not is_bounded:
                 quickens = quickening(levels) if every == 1 else 0
                 row = protocol.GrowingSteps(
                     device=device,
@@ -275,10 +280,13 @@ class Growth:
             )
         return found
 
-    def until(self, holders: list[Holder]) -> int | None:
-        """The number of steps after which an outer loop drops all of these holders, in each of its iterations. None if
-        no loop drops them.
+    def until(self, holders: list[Holder], done: int, every: int) -> int | None:
+        """The number of steps after which an outer loop drops all of these holders, in each of its iterations, or after
+        which they are full. None if neither is known.
         """
+        left = [room(it) for it in holders]
+        if left and None not in left:
+            return done + every * max(it for it in left if it is not None)
         return next((it.steps for it in self.rounds if holders and all(it.drops(one) for one in holders)), None)
 
     def growth_of(self, levels: list[int]) -> tuple[int, int, int]:
@@ -305,6 +313,7 @@ class Growth:
         that its loaders have yielded.
         """
         if self.total is None:
+            self.loops = [loop for own in frames.of_program(frame) for loop in around(own)]
             try:
                 total = self.of_loops(frame, steps, given)
                 self.total = total if total is not None and total < ENDLESS else None

@@ -30,6 +30,7 @@ BUDGET = 1.5  # seconds of CPU time for further steps, if it is known that they 
 BLIND = 0.7  # the same, if that is not known
 WAITING = 2.5  # the limit for wall-clock time is this many times the CPU time limit, for a program that waits
 ENOUGH = 3  # an arm has run often enough after this many steps
+RAMP_STEPS, RAMP_SECONDS = 48, 1.0  # the most steps, and CPU time, if sizes may depend on the number of the step
 LAG = 2  # steps between an arm's run and the measurement of what it keeps: at first, a variable may hold the memory
 AFTER = 8  # steps after an arm's first run in which growth that it causes becomes visible
 MOST = 20  # the maximum number of rows
@@ -84,6 +85,7 @@ class Late:
         self.lines, self.heavy = Lines(), Heavy(torch)
         self.arms: list[Arm] | None = None  # None: not looked for yet
         self.ends_early = False  # whether finish.py ends the training loop early
+        self.computes = False  # whether the loops compute with the number of the step
         self.ends: list[float] = []  # the process's CPU time at the end of each of the latest steps
         self.began: tuple[float, float] | None = None  # CPU time and wall-clock time at which the further steps begin
 
@@ -128,6 +130,11 @@ class Late:
                 for it in ast.walk(loop)
                 if isinstance(it, ast.AugAssign) and isinstance(it.target, ast.Name)
             }
+        self.computes = any(
+            computes_with(loop, {it for it in counted if type(looked_up(ast.Name(it), frame)) is int})
+            for frame, found in loops
+            for loop in found
+        )
         outer = True  # whether the frame is outside all loops, so that its code runs once
         inside: dict[CodeType, Any] = {}
         for frame, found in reversed(loops):
@@ -195,11 +202,15 @@ class Late:
         if self.began is None:
             self.began = now, time.monotonic()
         # Ranks of a job must agree on the number of steps.
-        if not settings.FURTHER or settings.ranks() > 1 or not self.lines.is_known():
+        if not settings.FURTHER or settings.ranks() > 1:
+            return False
+        spent = max(now - self.began[0], (time.monotonic() - self.began[1]) / WAITING)
+        if self.computes and step < RAMP_STEPS and spent < RAMP_SECONDS and step != total:
+            return True
+        if not self.lines.is_known():
             return False
         if self.arms is None:
             return settings.STEPS > 1
-        spent = max(now - self.began[0], (time.monotonic() - self.began[1]) / WAITING)
         if spent > BUDGET:
             return False
         pace = min((after - before for before, after in zip(self.ends, self.ends[1:])), default=BUDGET)
@@ -245,6 +256,24 @@ def targets(loop: ast.AST) -> set[str]:
     """The variables of a `for` loop."""
     target = loop.target if isinstance(loop, ast.For) else None
     return {it.id for it in ast.walk(target) if isinstance(it, ast.Name)} if target else set()
+
+
+def computes_with(loop: ast.AST, counted: set[str]) -> bool:
+    """Whether a loop computes with one of these counters, or uses it as an index, other than for a test or a text: sizes
+    may depend on it.
+    """
+    left: list[ast.AST] = [loop]
+    while left:
+        node = left.pop()
+        if isinstance(node, (ast.Compare, ast.JoinedStr)):
+            continue
+        is_text = isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant) and type(node.left.value) is str
+        parts = [node.left, node.right] if isinstance(node, ast.BinOp) and not is_text else []
+        parts += [node.slice] if isinstance(node, ast.Subscript) else []
+        if any(isinstance(it, ast.Name) and it.id in counted for it in parts):
+            return True
+        left.extend(ast.iter_child_nodes(node))
+    return False
 
 
 def is_own(file: str) -> bool:

@@ -47,16 +47,55 @@ def around(frame: FrameType) -> list[Any]:
 def length_of_loop(loop: Any, frame: FrameType) -> int | None:
     """The number of iterations of a loop; None if it is unknown."""
     if not isinstance(loop, ast.While):
-        return length_of(loop.iter, frame)
+        length, most = length_of(loop.iter, frame), breaks_at(loop, frame)
+        return length if most is None else min(most, most if length is None else length)
     counted = counted_while(loop)
     if counted is None:
         return None
-    most = value_of(counted.test.comparators[0], frame)
-    return -(-most // counted.each) if type(most) is int else None
+    most, first = value_of(counted.test.comparators[0], frame), start(loop, counted.name, frame)
+    return -(-(most - first) // counted.each) if type(most) is int and first is not None else None
+
+
+def breaks_at(loop: Any, frame: FrameType) -> int | None:
+    """The number of iterations of a `for` loop over a range that ends with `if i >= N: break`; None if no statement of the
+    loop has this form.
+    """
+    target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) and loop.target.elts else loop.target
+    kinds = {ast.Eq: 0, ast.GtE: 0, ast.Gt: 1}
+    for at, it in enumerate(loop.body):
+        test = it.test if isinstance(it, ast.If) and isinstance(it.body[-1], ast.Break) else None
+        if not isinstance(test, ast.Compare) or type(test.ops[0]) not in kinds or not isinstance(target, ast.Name):
+            continue
+        now = counter(loop, frame)
+        left, most = ast.unparse(test.left), value_of(test.comparators[0], frame)
+        more = {target.id: 0, f"{target.id} + 1": 1}.get(left)
+        if now is None or more is None or type(most) is not int or len(test.ops) != 1:
+            continue
+        # A break before the step ends the loop without this step.
+        is_before = it.lineno < frame.f_lineno
+        return most - more + kinds[type(test.ops[0])] + (not is_before)
+    return None
+
+
+def start(loop: ast.While, name: ast.Name, frame: FrameType) -> int | None:
+    """The value of a counter where its loop begins, from the last assignment before it; None if it is unknown."""
+    source = Source.of(frame.f_code, frame.f_globals)
+    scope = source and scope_of(source.tree, frame.f_code)
+    found = (
+        [
+            it
+            for it in own_nodes(scope)
+            if isinstance(it, ast.Assign) and it.lineno < loop.lineno and any(is_name(to, name.id) for to in it.targets)
+        ]
+        if scope
+        else []
+    )
+    value = value_of(found[-1].value, frame) if found else None
+    return value if type(value) is int else None
 
 
 class Counted(NamedTuple):
-    """A `while` loop whose variable counts up from 0."""
+    """A `while` loop whose variable counts up."""
 
     test: ast.Compare
     name: ast.Name
@@ -90,9 +129,10 @@ def counter(loop: Any, frame: FrameType) -> int | None:
         counted = counted_while(loop)
         if counted is None:
             return None
-        now = looked_up(counted.name, frame)
+        now, first = looked_up(counted.name, frame), start(loop, counted.name, frame)
         is_counted = frame.f_lineno > counted.line
-        return now // counted.each + (not is_counted) if type(now) is int else None
+        is_known = type(now) is int and first is not None
+        return (now - first) // counted.each + (not is_counted) if is_known else None
     target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
     is_counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("range", "trange", "enumerate")
     if not is_counted or not isinstance(target, ast.Name):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from .._holding.holder import Holder
 
 CLEARS = {"clear", "reset", "reset_states"}
+FREES = CLEARS | {"pop", "popleft", "popitem", "remove"}
 
 
 class Round(NamedTuple):
@@ -25,13 +26,47 @@ class Round(NamedTuple):
 
     def drops(self, holder: Holder) -> bool:
         """Whether a holder's tensors live for at most one round."""
-        named = re.search(r"reached as `([^`]+)`", holder.text) or re.search(r"`([^`]+)`", holder.text)
-        if named is None:
+        name = name_of(holder)
+        if name is None:
             return False
         function = re.search(r"a local of `([^`]+)`", holder.text)
         if function is not None and function[1].rsplit(".", 1)[-1] in self.functions:
             return True
-        return any(named[1] == name or named[1].startswith(f"{name}.") for name in self.names)
+        return any(name == it or name.startswith(f"{it}.") for it in self.names)
+
+
+def name_of(holder: Holder) -> str | None:
+    """The expression that leads to a holder."""
+    named = re.search(r"reached as `([^`]+)`", holder.text) or re.search(r"`([^`]+)`", holder.text)
+    return named and named[1]
+
+
+def room(holder: Holder) -> int | None:
+    """How many tensors a deque still takes before it drops the oldest; None if it is no such deque."""
+    found = re.search(r"deque of (\d+) tensors? of at most (\d+)", holder.text)
+    return max(int(found[2]) - int(found[1]), 0) if found else None
+
+
+def bounded(loops: list[Any], holder: Holder) -> bool:
+    """Whether a statement in these loops, under any condition, frees what a holder keeps, or whether it gets only keys
+    that it does not have. Then it is unknown how long it grows.
+    """
+    name = name_of(holder)
+    return name is not None and any(is_bounding(it, name) for loop in loops for it in ast.walk(loop))
+
+
+def is_bounding(node: Any, name: str) -> bool:
+    """Whether a statement frees a part of what `name` keeps, or an expression tests that a key is not in it."""
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotIn):
+        return ast.unparse(node.comparators[0]) == name
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FREES:
+        return ast.unparse(node.func.value) == name
+    if isinstance(node, ast.Delete):
+        return any(isinstance(it, ast.Subscript) and ast.unparse(it.value) == name for it in node.targets)
+    if isinstance(node, ast.Assign) and any(ast.unparse(it) == name for it in node.targets):
+        slices = (it.lower for it in ast.walk(node.value) if isinstance(it, ast.Slice))
+        return any(isinstance(it, ast.UnaryOp) for it in slices) or name in dropped(node)  # the last ones: `[-100:]`
+    return False
 
 
 def round_of(loop: Any, frame: FrameType, steps: int, functions: set[str]) -> Round:

@@ -278,7 +278,7 @@ pub(crate) fn growth(growth: &Growth) -> Option<String> {
 fn at_the_end(growth: &Growth) -> String {
     let total = thousands(growth.total.unwrap_or(0));
     if growth.resets {
-        format!(" after {total} steps, when it is dropped")
+        format!(" after {total} steps, when it is full or dropped")
     } else {
         format!(" at the end of its {total} {}s", growth.each.name())
     }
