@@ -184,6 +184,7 @@ def test_rises_in_one_of_several_steps_are_found_among_small_ones():
 
 def test_the_iterations_of_a_while_loop_that_counts_are_known():
     assert steps_of("i, n = 0, 0\ni = 8\nn = 20\nwhile i < 2 * n:\n    step()\n    i += 4") == 8
+    assert steps_of("kept, i = [], 2\nwhile i < 5:\n    step()\n    i += 1") == 3
     for unknown in (
         "while True:\n    step()\n    break",
         "n = i = 1\nwhile i < n + 2:\n    i += n\n    step()",

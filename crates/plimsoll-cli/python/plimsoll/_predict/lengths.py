@@ -81,17 +81,18 @@ def start(loop: ast.While, name: ast.Name, frame: FrameType) -> int | None:
     """The value of a counter where its loop begins, from the last assignment before it; None if it is unknown."""
     source = Source.of(frame.f_code, frame.f_globals)
     scope = source and scope_of(source.tree, frame.f_code)
-    found = (
-        [
-            it
-            for it in own_nodes(scope)
-            if isinstance(it, ast.Assign) and it.lineno < loop.lineno and any(is_name(to, name.id) for to in it.targets)
-        ]
-        if scope
-        else []
-    )
-    value = value_of(found[-1].value, frame) if found else None
+    found: list[Any] = []
+    for it in own_nodes(scope) if scope else ():
+        if isinstance(it, ast.Assign) and it.lineno < loop.lineno:
+            found += [value for target in it.targets for to, value in pairs(target, it.value) if is_name(to, name.id)]
+    value = value_of(found[-1], frame) if found else None
     return value if type(value) is int else None
+
+
+def pairs(target: Any, value: Any) -> list[tuple[Any, Any]]:
+    """The targets of an assignment with their values: two for `a, b = 1, 2`."""
+    is_each = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)
+    return list(zip(target.elts, value.elts)) if is_each else [(target, value)]
 
 
 class Counted(NamedTuple):
