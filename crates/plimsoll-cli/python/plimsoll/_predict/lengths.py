@@ -85,7 +85,7 @@ def start(loop: ast.While, name: ast.Name, frame: FrameType) -> int | None:
     for it in own_nodes(scope) if scope else ():
         if isinstance(it, ast.Assign) and it.lineno < loop.lineno:
             found += [value for target in it.targets for to, value in pairs(target, it.value) if is_name(to, name.id)]
-    value = value_of(found[-1], frame) if found else None
+    value = value_of(max(found, key=lambda it: it.lineno), frame) if found else None
     return value if type(value) is int else None
 
 
