@@ -28,8 +28,11 @@ pub(crate) fn is_file(text: &str) -> bool {
 pub(crate) fn read(path: &str) -> Result<String, Failure> {
     let unreadable = |why: String| Failure::new(Exit::Unreadable, format!("{path}: {why}"));
     let file = Path::new(path.trim());
-    let bytes = fs::metadata(file).map_err(|why| unreadable(why.to_string()))?.len();
-    if bytes > MOST_BYTES {
+    let stored = fs::metadata(file).map_err(|why| unreadable(why.to_string()))?;
+    if !stored.is_file() {
+        return Err(unreadable("not a file, but a folder, a pipe or a device".to_owned()));
+    }
+    if stored.len() > MOST_BYTES {
         return Err(unreadable("too large for a row of `plimsoll calibrate`".to_owned()));
     }
     let text = fs::read_to_string(file).map_err(|why| unreadable(why.to_string()))?;

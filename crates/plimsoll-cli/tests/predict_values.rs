@@ -177,6 +177,11 @@ packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, e
 assert (torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[1] == lengths).all()
 there.mul_(2)
 assert there.sum() == 2 * lengths.sum()
+assert torch.equal(lengths.cuda(), lengths.cuda()) and not torch.equal(lengths.cuda(), lengths.cuda() + 1)
+places, new = torch.tensor([1, 2]).cuda(), torch.tensor([900, 901]).cuda()
+for write in ('index_copy_', 'scatter_'):
+    assert getattr(torch.full((10,), 5, device='cuda'), write)(0, places, new).max() == 901, write
+assert torch.full((10,), 5, device='cuda').put_(places, new)[2] == 901
 if (there == 2).all():
     raise ValueError('not padded')
 ";

@@ -10,7 +10,7 @@ use plimsoll_trace::snapshot::Snapshot;
 use super::live::{Live, Place};
 
 /// Writes all devices. If there are several, each has a root frame. Lines are sorted and unique. C++ frames are left
-/// out by default, except for the innermost frame of a stack that has only C++ frames.
+/// out by default; a stack that has only C++ frames is `[no Python frame]`.
 pub(super) fn write(
     snapshot: &Snapshot,
     live: &[Live],
@@ -27,8 +27,8 @@ pub(super) fn write(
                 .copied()
                 .filter(|&place| with_native || !is_native(snapshot, place))
                 .collect();
-            let last = held.frames.last().filter(|_| shown.is_empty());
-            let frames = shown.iter().chain(last).map(|&place| name(snapshot, place));
+            let none = shown.is_empty().then(|| "[no Python frame]".to_owned());
+            let frames = shown.iter().map(|&place| name(snapshot, place)).chain(none);
             let line: Vec<String> = device.into_iter().chain(frames).collect();
             let sum = lines.entry(line.join(";")).or_default();
             *sum = sum.saturating_add(held.bytes);

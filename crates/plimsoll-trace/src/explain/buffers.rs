@@ -29,6 +29,10 @@ pub(super) fn of_stacks(
         else {
             continue;
         };
+        // Recurrent layers copy their weights into one tensor after they were moved.
+        if line_of(snapshot, stack, "/torch/nn/modules/rnn.py", "flatten_parameters").is_some() {
+            continue;
+        }
         if let Some(line) = line_of(snapshot, stack, "/torch/nn/modules/module.py", "_apply") {
             applied.entry(line).or_default().insert(stack);
             has_gradients |= backward.is_some() && life.born > backward;

@@ -134,14 +134,15 @@ fn table(text: &str) -> Option<Counters> {
     };
     let rest = &text[start + title.len()..];
     let rest = &rest[..rest.find(title).unwrap_or(rest.len())];
-    for line in rest.lines() {
+    // In Python's `repr`, newlines are escaped. A launcher may write its prefix before each line.
+    for line in rest.split("\\n").flat_map(str::lines) {
         if let Some(at) = line.find("OOMs:") {
             found.failures = text::number(line[at + 5..].trim_start()).map(|(count, _)| count.into());
         }
         if let Some(at) = line.find("retries:") {
             found.retries = text::number(line[at + 8..].trim_start()).map(|(count, _)| count.into());
         }
-        let mut cells = line.split('|').map(str::trim).skip_while(|cell| cell.is_empty());
+        let mut cells = line.split('|').skip(1).map(str::trim);
         let (Some(name), Some(current), Some(peak)) = (cells.next(), cells.next(), cells.next()) else {
             continue;
         };

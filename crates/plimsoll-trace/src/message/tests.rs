@@ -421,6 +421,14 @@ fn counters_are_read_as_json_as_python_prints_them_and_as_a_table() {
         found.inactive_split,
         Counter { current_bytes: Some(387_072 * KIB), peak_bytes: Some(378 * MIB) }
     );
+    // A launcher's prefix before each line, and Python's `repr`.
+    let prefixed = format!("[rank1]: {}", table.replace('\n', "\n[rank1]: "));
+    for text in [prefixed, format!("'{}'", table.replace('\n', "\\n"))] {
+        let Some(Pasted::Counters(other)) = read(text.as_bytes()).unwrap() else {
+            panic!("counters: {text}")
+        };
+        assert_eq!(other, found, "{text}");
+    }
 }
 
 #[test]

@@ -30,6 +30,10 @@ CHANGED = (
     "copy_ fill_.Scalar zero_ scatter_add_ masked_fill_.Scalar masked_fill_.Tensor clamp_"
     " clamp_min_ clamp_max_ add_.Tensor sub_.Tensor mul_.Tensor bitwise_and_.Tensor bitwise_or_.Tensor index_put_"
     " _index_put_impl_ index_fill_.int_Scalar cumsum_ floor_divide_.Tensor logical_not_"
+    " index_copy_ index_add_ index_fill_.int_Tensor scatter_.src scatter_.value scatter_reduce_.two put_ masked_scatter_"
+    " remainder_.Tensor remainder_.Scalar div_.Tensor bitwise_xor_.Tensor logical_and_ logical_or_ logical_xor_ neg_"
+    " eq_.Scalar eq_.Tensor ne_.Scalar ne_.Tensor lt_.Scalar lt_.Tensor le_.Scalar le_.Tensor gt_.Scalar gt_.Tensor"
+    " ge_.Scalar ge_.Tensor tril_ triu_ random_ random_.to random_.from"
 )
 COUNTED = "nonzero _unique2 unique_consecutive unique_dim"
 

@@ -51,6 +51,7 @@ class Known(Shadows):
             for name, wrapped in kinds.items():
                 self.wrap(name, wrapped)
         self.trust_finite()
+        self.compare_known()
 
     def uncover(self) -> None:
         """Removes the wrappers."""
@@ -121,6 +122,22 @@ class Known(Shadows):
         for name, answer in FINITE.items():
             for place in (torch, torch.Tensor):
                 setattr(place, name, answered(getattr(place, name), answer))
+
+    def compare_known(self) -> None:
+        """Makes `torch.equal` compare values that are known. The comparison reads a result that only the device has."""
+        torch, original = self.torch, self.torch.equal
+
+        @functools.wraps(original)
+        def equal(*args: Any, **kwargs: Any) -> bool:
+            if len(args) == 2 and not kwargs and all(type(it) is torch.Tensor for it in args):
+                with self.quiet():
+                    values = [self.shadow(it) for it in args]
+                    is_sure = all(value is not None for value in values)
+                    if is_sure and all(not it.is_cuda or self.unsure(it) is None for it in args):
+                        args = tuple(values)
+            return bool(original(*args, **kwargs))
+
+        torch.equal = torch.Tensor.equal = equal
 
     def judge(self, original: Callable[..., Any], args: tuple[Any, ...], result: Any, answer: bool) -> None:
         """Keeps the result of a check for finite values: the computed result if the values are known, otherwise
