@@ -7,7 +7,6 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use plimsoll_standin::process::Stat;
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 
 use crate::output;
@@ -127,16 +126,32 @@ pub(crate) fn command_line(process: i32) -> Option<String> {
 pub(crate) fn below(top: Pid) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let with_parent = |number: u32| {
-        let parent = Stat::of(number)?.parent;
-        Some((Pid::from_raw(number.try_into().ok()?)?, Pid::from_raw(parent)?))
-    };
-    let all: Vec<(Pid, Pid)> = numbers.filter_map(with_parent).collect();
-    let mut found = vec![top];
+    let all: Vec<Process> = numbers.filter_map(Process::of).collect();
+    let mut found = vec![Process { id: top, parent: top, is_running: true }];
     let mut place = 0;
-    while let Some(&parent) = found.get(place) {
-        found.extend(all.iter().filter(|(_, its)| *its == parent).map(|(child, _)| *child));
+    while let Some(&Process { id, .. }) = found.get(place) {
+        found.extend(all.iter().filter(|it| it.parent == id && it.id != top));
         place += 1;
     }
-    found.split_off(1)
+    found.iter().skip(1).filter(|it| it.is_running).map(|it| it.id).collect()
+}
+
+/// A process in `/proc`. If its first thread has ended, it is a zombie, but its children stay its children until its
+/// other threads have ended.
+#[derive(Clone, Copy)]
+struct Process {
+    id: Pid,
+    parent: Pid,
+    is_running: bool,
+}
+
+impl Process {
+    fn of(number: i32) -> Option<Self> {
+        // The name, in parentheses, may contain anything. The state and the parent follow it (proc_pid_stat(5)).
+        let text = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+        let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
+        let (id, parent) = (Pid::from_raw(number)?, Pid::from_raw(parent)?);
+        Some(Self { id, parent, is_running: !matches!(state, "Z" | "X") })
+    }
 }

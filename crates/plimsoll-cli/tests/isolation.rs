@@ -378,14 +378,24 @@ fn what_a_program_may_have_computed_does_not_stay_in_a_cache() {
     }
 }
 
+/// Its first thread ends, so it is a zombie with a running thread, and keeps its child.
+const ZOMBIE: &str = "
+import ctypes, subprocess, threading, time
+child = subprocess.Popen(['env', '-i', 'setsid', 'sleep', '300'])
+threading.Thread(target=time.sleep, args=(300,)).start()
+print('pid', child.pid, flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+";
+
+#[needs(python3)]
 #[test]
 fn a_child_with_an_empty_environment_ends_with_plimsoll() {
-    for isolation in ISOLATIONS {
-        let folder = Folder::new(&format!("isolation-killed-{isolation}"));
+    let programs = [["sh", "-c", "env -i setsid sleep 300 & echo pid $! ; wait"], ["python3", "-c", ZOMBIE]];
+    for (isolation, program) in ISOLATIONS.into_iter().flat_map(|it| programs.map(|program| (it, program))) {
+        let folder = Folder::new(&format!("isolation-killed-{isolation}-{}", program[0]));
         fs::create_dir(folder.file("home")).expect("made");
         fs::create_dir(folder.file("tmp")).expect("made");
-        let mut command =
-            predict(isolation, &[], &folder, &["sh", "-c", "env -i setsid sleep 300 & echo pid $! ; wait"]);
+        let mut command = predict(isolation, &[], &folder, &program);
         command.env("TMPDIR", folder.file("tmp")).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
         let mut said = std::io::BufReader::new(child.stderr.take().expect("a pipe"));
