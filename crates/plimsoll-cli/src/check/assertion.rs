@@ -207,6 +207,10 @@ fn decide(
         (false, _) if matches!(want, Want::NoLeak | Want::SkippedAtMost(_)) => (Verdict::Holds, message),
         (true, _) => (Verdict::Fails, message),
         (false, true) => (Verdict::Holds, message),
+        (false, false) if want == Want::NoOutOfMemory && quality.events == 0 => {
+            let unknown = format!("it is unknown whether a request failed: {} has no events", explained.file);
+            (Verdict::Incomplete, unknown)
+        }
         (false, false) => {
             let why = if quality.events == 0 { "it has no events" } else { "its oldest events were lost" };
             let name = &explained.file;
