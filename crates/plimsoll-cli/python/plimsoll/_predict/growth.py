@@ -313,16 +313,14 @@ class Growth:
         that its loaders have yielded.
         """
         if self.total is None:
-            self.loops = [loop for own in frames.of_program(frame) for loop in around(own)]
+            self.epochs = self.total = None
             try:
+                self.loops = [loop for own in frames.of_program(frame) for loop in around(own)]
+                self.epochs = epochs(frame)
                 total = self.of_loops(frame, steps, given)
                 self.total = total if total is not None and total < ENDLESS else None
             except Exception:
-                self.total = None  # the source may be misread; then the number of steps is unknown
-            try:
-                self.epochs = epochs(frame)
-            except Exception:
-                self.epochs = None
+                pass  # the source may be misread; then the number of steps is unknown
 
     def of_loops(self, frame: FrameType | None, steps: int, given: int) -> int | None:
         """The number of steps in the loops around a frame. None if the number is unknown for one of these loops."""
