@@ -129,7 +129,8 @@ class Known(Shadows):
 
         @functools.wraps(original)
         def equal(*args: Any, **kwargs: Any) -> bool:
-            if len(args) == 2 and not kwargs and all(type(it) is torch.Tensor for it in args):
+            is_plain = len(args) == 2 and not kwargs and all(type(it) is torch.Tensor for it in args)
+            if is_plain and not torch.compiler.is_compiling():
                 with self.quiet():
                     if any(it.layout is not torch.strided for it in args):
                         return bool(original(*args))
