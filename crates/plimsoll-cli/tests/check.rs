@@ -114,7 +114,8 @@ fn what_a_recording_cannot_answer_exits_with_4() {
     assert!(stdout(&output).contains("it has no events"), "{}", stdout(&output));
     let output = check("features.bare.pickle.gz", &["--no-oom"]);
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
-    assert!(stdout(&output).starts_with("incomplete: it is unknown whether a request failed: "));
+    let said = "incomplete: device 0: it is unknown whether a request failed: ";
+    assert!(stdout(&output).starts_with(said), "{}", stdout(&output));
 }
 
 #[test]
