@@ -32,10 +32,14 @@ class Kept:
         self.seen: dict[tuple[str, Any], tuple[int, int, int]] = {}
         self.tensors: list[tuple[weakref.ref[Any], int]] = []  # the states at the last look, and their bytes
 
-    def states(self) -> int:
-        """The bytes of the states that existed at the last look."""
+    def states(self, owners: set[int] | None = None) -> int:
+        """The bytes of the states that existed at the last look; with `owners`, only those of these parameters."""
         latest = len(self.looks) - 1
-        return sum(size for (category, _), (size, nth, _) in self.seen.items() if category == STATE and nth == latest)
+        return sum(
+            size
+            for (category, key), (size, nth, _) in self.seen.items()
+            if category == STATE and nth == latest and (owners is None or key[0] in owners)
+        )
 
     def freed(self) -> int:
         """The bytes of the states at the last look that no longer exist."""
@@ -84,7 +88,7 @@ class Falling:
         """
         gone = [kept for owner, kept in self.owners if owner() is None]
         self.owners = [it for it in self.owners if it[0]() is not None]
-        lost = max(gone, key=Kept.states)
+        lost = max(gone, key=lambda kept: kept.states())
         # Something else may keep the states, such as a state dictionary.
         size = min(lost.states() - sum(kept.states() for _, kept in self.owners), lost.freed())
         if size * LEAST_PART >= lost.level:
@@ -136,30 +140,20 @@ class Falling:
             # A gradient may come back if its parameter is only temporarily unused, for example in an expert that gets
             # no tokens.
             is_frozen = category == "gradient" and owner in frozen
-            is_regular = is_frozen or category != "gradient" or times >= UNUSED
-            if is_regular and len(kept.looks) - 1 - latest >= (
-                LOOKS if is_frozen or category != "gradient" else UNUSED
-            ):
+            may_come_back = category == "gradient" and not is_frozen
+            is_regular = not may_come_back or times >= UNUSED
+            if is_regular and len(kept.looks) - 1 - latest >= (UNUSED if may_come_back else LOOKS):
                 total, owners = rows.setdefault((category, latest, is_frozen), (0, []))
                 rows[category, latest, is_frozen] = total + size, [*owners, owner]
         found = []
         for (category, latest, is_frozen), (total, owners) in rows.items():
             if total * LEAST_PART >= kept.level:
                 text = self.text(category, owners, is_frozen)
-                still = self.states_of(kept, set(owners)) if is_frozen else 0
+                still = kept.states(set(owners)) if is_frozen else 0
                 if still * LEAST_PART >= kept.level:
                     text += f"; the optimizer still keeps their states, {sizes.shown(still)}"
                 found.append(protocol.Fall(text=text, bytes=total, step=kept.looks[latest]))
         return found
-
-    def states_of(self, kept: Kept, owners: set[int]) -> int:
-        """The bytes of the states of these parameters at the last look."""
-        latest = len(kept.looks) - 1
-        return sum(
-            size
-            for (category, key), (size, nth, _) in kept.seen.items()
-            if category == STATE and nth == latest and key[0] in owners
-        )
 
     def text(self, category: str, owners: list[int], is_frozen: bool) -> str:
         """Describes tensors that disappeared, for example `the gradients of 3 parameters (0.weight, …), which are

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import allocator, protocol
+from .growth import grows, rises
 
 LEAST = 16 << 20  # less growth per epoch is not reported
 TIMES = 3  # how often memory must be seen to grow
@@ -30,21 +31,8 @@ class Epochs:
             return found
         for device, levels in enumerate(zip(*self.levels)):
             # The first of these epochs may still allocate something that stays.
-            rises = [after - before for before, after in zip(levels[1:], levels[2:])]
-            if len(rises) >= TIMES and min(rises) >= LEAST and max(rises) < 2 * min(rises):
-                found.append(
-                    protocol.GrowingSteps(
-                        device=device,
-                        bytes=sum(rises) // len(rises),
-                        every=1,
-                        times=len(rises),
-                        steps=len(levels) + 1,  # the epoch of the requested steps came before
-                        total=total,
-                        resets=False,
-                        quickens=0,
-                        peak_bytes=0,
-                        climbs=False,
-                        epochs=True,
-                    )
-                )
+            rose = rises(list(levels[1:]))
+            if len(rose) >= TIMES and min(rose) >= LEAST and max(rose) < 2 * min(rose):
+                done = len(levels) + 1  # the epoch of the requested steps came before
+                found.append(grows(device, sum(rose) // len(rose), len(rose), done, total, epochs=True))
         return found

@@ -2,10 +2,10 @@
 runs too, such as an evaluation, which often uses larger batches. If batches.py finds a later batch that is larger than
 those of the steps, one more step runs with it before the loop ends.
 
-A loader that starts after the training loop, or the training loader at another line of the program, yields all its batches if memory grows from batch to batch and there is
-time. If making the batches takes most of the time, copies of one batch replace the batches between the first ones and
-the last (loops.py). If memory does not grow, or there is no time, the loader yields only its first batches and its
-last.
+A loader that starts after the training loop, or the training's own loader at another line of the program, yields all its
+batches if memory grows from batch to batch and there is time. If making the batches takes most of the time, copies of
+one batch replace the batches between the first ones and the last (loops.py). If memory does not grow, or there is no
+time, the loader yields only its first batches and its last.
 
 If the program starts more epochs, each gets one batch, until the time is up. A training loop that is not over a
 DataLoader runs to its end if the end is near and the code after the loop may need memory (after.py). Otherwise the
@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any
 
 from .. import allocator, frames, protocol
+from .._holding.holder import Holder
 from . import batches, loops, settings
 from .after import after
 from .epochs import Epochs
@@ -116,10 +117,10 @@ class Finish:
             loader = getattr(self, "plimsoll_loader", None)
             if loader is None:
                 return following(self)
-            loop, trains, line = self.plimsoll_loop, loader in finish.training, frames.program_line(sys._getframe(1))
+            loop, trains = self.plimsoll_loop, loader in finish.training
             if loop is not None:
                 # The same loader may be read by an evaluation. The line that takes the first batch shows which it is.
-                self.plimsoll_line = self.plimsoll_line or line
+                self.plimsoll_line = self.plimsoll_line or frames.program_line(sys._getframe(1))
                 trains = trains and self.plimsoll_line in finish.lines
                 if trains and self.plimsoll_given == 0:
                     finish.epochs.begins()
@@ -139,7 +140,8 @@ class Finish:
                 self.plimsoll_batches.saw(result)
             finish.given += not finish.finishing
             finish.since_step.add(loader)
-            if not finish.finishing and line is not None:
+            line = None if finish.finishing else frames.program_line(sys._getframe(1))
+            if line is not None:
                 finish.lines_since_step.add(line)
             return result
 
@@ -168,6 +170,10 @@ class Finish:
         self.since_step, self.lines_since_step = set(), set()
         self.ends = [*self.ends[-3:], (time.process_time(), time.monotonic())]
         self.files |= {frame.f_code.co_filename for frame in frames.of_program(sys._getframe(1))}
+
+    def growth(self, growth: Growth, holders: dict[int, list[Holder]]) -> list[protocol.GrowingSteps]:
+        """Rows about memory that grows, from step to step or from epoch to epoch; none if the loop has run to its end."""
+        return [] if self.is_whole else growth.rows(holders) + self.epochs.rows(growth.epochs)
 
     def may_go_on(self) -> bool:
         """Whether the code after the steps can be reached."""

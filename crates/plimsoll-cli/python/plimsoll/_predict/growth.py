@@ -12,7 +12,6 @@ from typing import Any
 from .. import allocator, frames, protocol
 from .._holding.holder import Holder
 from ..allocator import LEAST_GROWTH
-from .epochs import Epochs
 from .lengths import around, counter, epochs, length_of_loop, scaled
 from .rounds import Round, bounded, room, round_of
 
@@ -140,6 +139,36 @@ def may_spread(levels: list[int]) -> bool:
     return is_kept and len(levels) <= last + every + 2
 
 
+def grows(
+    device: int,
+    bytes: int,
+    times: int,
+    steps: int,
+    total: int | None,
+    *,
+    every: int = 1,
+    resets: bool = False,
+    quickens: int = 0,
+    peak_bytes: int = 0,
+    climbs: bool = False,
+    epochs: bool = False,
+) -> protocol.GrowingSteps:
+    """A row for the report; without the named arguments, memory grows by the same bytes each time, to the end."""
+    return protocol.GrowingSteps(
+        device=device,
+        bytes=bytes,
+        every=every,
+        times=times,
+        steps=steps,
+        total=total,
+        resets=resets,
+        quickens=quickens,
+        peak_bytes=peak_bytes,
+        climbs=climbs,
+        epochs=epochs,
+    )
+
+
 class Growth:
     """The allocated bytes at the end of each step, and the number of steps of the complete program."""
 
@@ -232,13 +261,11 @@ class Growth:
         if self.began is not None:
             self.began += seconds
 
-    def rows(
-        self, holders: dict[int, list[Holder]] | None = None, epochs: Epochs | None = None
-    ) -> list[protocol.GrowingSteps]:
-        """Rows for the report: the devices whose memory grows, by how much per step or epoch, and until when. `holders`
-        are the owners of that memory, by device.
+    def rows(self, holders: dict[int, list[Holder]] | None = None) -> list[protocol.GrowingSteps]:
+        """Rows for the report: the devices whose memory grows, by how much per step, and until when. `holders` are the
+        owners of that memory, by device.
         """
-        found = epochs.rows(self.epochs) if epochs is not None else []
+        found = []
         for device, levels in self.levels.items():
             bytes, every, times = self.growth_of(levels)
             owners = (holders or {}).get(device, [])
@@ -246,38 +273,23 @@ class Growth:
             is_bounded = steps is None and bool(owners) and all(bounded(self.loops, it) for it in owners)
             if bytes >= LEAST_GROWTH and not is_bounded:
                 quickens = quickening(levels) if every == 1 else 0
-                row = protocol.GrowingSteps(
-                    device=device,
-                    bytes=bytes + quickens * len(levels) // 4,  # the growth per step at the end of the run
-                    every=every,
-                    times=times,
+                row = grows(
+                    device,
+                    bytes + quickens * len(levels) // 4,  # the growth per step at the end of the run
+                    times,
                     # While batches vary, steps have peaks, but no levels.
-                    steps=max(len(levels), len(self.peaks.get(device, []))),
-                    total=self.total if steps is None else steps,
+                    max(len(levels), len(self.peaks.get(device, []))),
+                    self.total if steps is None else steps,
+                    every=every,
                     resets=steps is not None,
                     quickens=quickens,
                     peak_bytes=rate(self.peaks.get(device, [])) if every == 1 and not quickens else 0,
-                    climbs=False,
-                    epochs=False,
                 )
                 found.append(row)
         for device in self.climbing() if self.total is not None else ():
             peaks = self.peaks[device]
-            found.append(
-                protocol.GrowingSteps(
-                    device=device,
-                    bytes=rate(peaks),
-                    every=1,
-                    times=len(peaks) - len(peaks) // 2,
-                    steps=len(peaks),
-                    total=self.total,
-                    resets=False,
-                    quickens=0,
-                    peak_bytes=rate(peaks),
-                    climbs=True,
-                    epochs=False,
-                )
-            )
+            times, more = len(peaks) - len(peaks) // 2, rate(peaks)
+            found.append(grows(device, more, times, len(peaks), self.total, peak_bytes=more, climbs=True))
         return found
 
     def until(self, holders: list[Holder], done: int, every: int) -> int | None:
@@ -315,8 +327,9 @@ class Growth:
         if self.total is None:
             self.epochs = self.total = None
             try:
-                self.loops = [loop for own in frames.of_program(frame) for loop in around(own)]
-                self.epochs = epochs(frame)
+                loops = [(loop, own) for own in frames.of_program(frame) for loop in around(own)]
+                self.loops = [loop for loop, _ in loops]
+                self.epochs = epochs(loops)
                 total = self.of_loops(frame, steps, given)
                 self.total = total if total is not None and total < ENDLESS else None
             except Exception:

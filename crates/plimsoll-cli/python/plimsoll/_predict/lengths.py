@@ -9,7 +9,6 @@ import ast
 from types import FrameType
 from typing import Any, NamedTuple
 
-from .. import frames
 from .source import Source, last_name, looked_up, own_nodes, scope_of
 
 AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "track", "prefetch"}
@@ -23,9 +22,10 @@ def scaled(total: int, steps: int, done: int | None) -> int:
     return max(total * steps // done, steps) if done and done > steps else total
 
 
-def epochs(frame: FrameType | None) -> int | None:
-    """How often the innermost loop around a frame runs; None if the length of a loop around it is unknown."""
-    loops = [(loop, own) for own in frames.of_program(frame) for loop in around(own)]
+def epochs(loops: list[tuple[Any, FrameType]]) -> int | None:
+    """How often the first of these nested loops runs, which come with their frames, the innermost first; None if the length
+    of an outer loop is unknown.
+    """
     total = 1
     for loop, own in loops[1:]:
         length = length_of_loop(loop, own)

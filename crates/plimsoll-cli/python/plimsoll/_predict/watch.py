@@ -475,7 +475,7 @@ class Watch:
             after=finish.after if self.state == "stopped" else [],
             unseen=finish.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,
-            growth=[] if finish.is_whole else self.growth.rows(self.growing.found, finish.epochs),
+            growth=finish.growth(self.growth, self.growing.found),
             climbs=[] if finish.is_whole else self.growth.climbs(),
             varying=[] if finish.is_whole else self.varying.rows(),
             batches=finish.batches.row() if finish.batches else None,
