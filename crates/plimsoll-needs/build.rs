@@ -29,6 +29,9 @@ fn main() {
     lacks.push(("nvrtc".to_owned(), nvrtc));
     let python3 = Command::new("python3").arg("--version").output().is_ok_and(|it| it.status.success());
     lacks.push(("python3".to_owned(), (!python3).then(|| "there is no python3 on the PATH".to_owned())));
+    let has_gpu = Path::new("/proc/driver/nvidia").exists();
+    lacks.push(("no_gpu".to_owned(), has_gpu.then(|| "this machine has an NVIDIA GPU".to_owned())));
+    lacks.push(("other_group".to_owned(), lacks_group()));
     let shared = Path::new(&variable("CARGO_MANIFEST_DIR")).join("../../../shared");
     println!("cargo::rerun-if-changed={}", shared.display());
     for folder in ["conformance", "data", "snapshots"] {
@@ -52,6 +55,16 @@ fn main() {
         .collect();
     let found = format!("[\n{}]\n", rows.concat());
     fs::write(PathBuf::from(variable("OUT_DIR")).join("found.rs"), found).expect("the build's folder");
+}
+
+/// Why this user cannot give a file to another group; `None` if it can. Root can always.
+fn lacks_group() -> Option<String> {
+    let own = |option: &str| {
+        let output = Command::new("id").arg(option).output().ok();
+        output.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_owned()).unwrap_or_default()
+    };
+    let is_alone = own("-G").split(' ').all(|group| group == own("-g"));
+    (own("-u") != "0" && is_alone).then(|| "this user is in only one group".to_owned())
 }
 
 /// A variable that Cargo sets.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use plimsoll_alloc::{
-    Allocation, CallbackResult, Category, Config, DeviceMemory, Error, LabelId, PoolId, Redirect, Request,
-    SimDriver, StreamId,
+    Allocation, CallbackResult, Category, Config, DeviceMemory, Error, LabelId, PoolId, PoolKind, Redirect,
+    Request, SimDriver, StreamId,
 };
 
 const MIB: u64 = 1 << 20;
@@ -103,6 +103,39 @@ fn a_callback_that_frees_memory_lets_a_request_succeed() {
     assert_eq!(memory.memory_stats()["num_alloc_retries"], 0, "it was in the cache on the second look");
     assert!(memory.alloc(Request::of(50 * MIB)).is_err(), "the callback had nothing left to free");
     memory.free(y);
+    memory.check().unwrap();
+}
+
+/// Beyond the limit, callbacks come first; `make_room` is called if they free nothing, and with what the request needs.
+#[test]
+fn room_is_made_at_the_limit_if_callbacks_free_nothing() {
+    let memory = device();
+    memory.set_memory_limit(Some(40 * MIB));
+    let kept: Arc<Mutex<Vec<Allocation>>> = Arc::default();
+    let (theirs, handle) = (Arc::clone(&kept), memory.clone());
+    memory.on_memory_wanted(move || match theirs.lock().unwrap().pop() {
+        Some(allocation) => {
+            handle.free(allocation);
+            CallbackResult::Freed
+        }
+        None => CallbackResult::NothingFreed,
+    });
+    let request = || Request::of(30 * MIB);
+    let none = |_, _| panic!("no room is needed");
+    let x = memory.alloc_within(request(), none).unwrap();
+    kept.lock().unwrap().push(x);
+    let mut y = Some(memory.alloc_within(request(), none).unwrap());
+    let mut asked = None;
+    let z = memory.alloc_within(request(), |bytes, kind| {
+        asked = Some((bytes, kind));
+        memory.free(y.take().unwrap());
+        CallbackResult::Freed
+    });
+    assert_eq!(asked, Some((30 * MIB, PoolKind::Large)));
+    assert_eq!(memory.memory_stats()["num_alloc_retries"], 0, "it was in the cache on the second look");
+    let error = memory.alloc_within(request(), |_, _| CallbackResult::NothingFreed);
+    assert!(error.is_err());
+    memory.free(z.unwrap());
     memory.check().unwrap();
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct ConsolidateArgs {
     json: bool,
 }
 
-/// Runs it. Returns the text for stdout.
+/// Runs `plimsoll checkpoint`. Returns the text for stdout.
 pub(crate) fn run(what: &What) -> Result<String, Failure> {
     let What::Consolidate(args) = what;
     let path = args.output.clone().unwrap_or_else(|| args.folder.join(WEIGHTS));

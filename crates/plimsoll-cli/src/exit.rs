@@ -28,9 +28,9 @@ pub(crate) enum Exit {
     RankLost = 6,
     /// Our run was ended by SIGHUP, after saving; the code is 128 plus the signal's number, as shells report it.
     HungUp = 129,
-    /// By Ctrl-C (SIGINT).
+    /// Our run was ended by Ctrl-C (SIGINT).
     Interrupted = 130,
-    /// By SIGTERM.
+    /// Our run was ended by SIGTERM.
     Terminated = 143,
 }
 
@@ -49,7 +49,7 @@ impl Exit {
         Exit::Terminated,
     ];
 
-    /// The one with this number.
+    /// The exit code with this number.
     pub(crate) fn of_code(code: i32) -> Option<Exit> {
         Exit::ALL.into_iter().find(|exit| *exit as i32 == code)
     }
@@ -103,8 +103,8 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         if let Some(lost) = error.distributed() {
-            use plimsoll::dist::Error::{Environment, Options};
-            let is_usage = matches!(lost, Environment(_) | Options { .. });
+            use plimsoll::dist::Error::{Environment, Options, WorldSize};
+            let is_usage = matches!(lost, Environment(_) | Options { .. } | WorldSize { .. });
             return Failure::new(if is_usage { Exit::Usage } else { Exit::RankLost }, lost.to_string());
         }
         let exit = match error {

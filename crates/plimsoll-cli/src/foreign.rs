@@ -7,9 +7,9 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// Bold, if the stream supports it.
+/// Starts bold text, if the stream supports it.
 pub(crate) const BOLD: &str = "\u{fdd0}";
-/// Bold red, for the word that announces a failure.
+/// Starts bold red text, for the word that announces a failure.
 pub(crate) const ERROR: &str = "\u{fdd1}";
 /// Ends bold or colour.
 pub(crate) const RESET: &str = "\u{fdd2}";

@@ -29,7 +29,7 @@ pub(crate) const SUPERVISOR: &str = "run-in-a-view";
 /// How long to wait for killed processes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The argument that follows it in a process that confines itself before it executes the program.
+/// The argument after [`SUPERVISOR`] in a process that confines itself before it executes the program.
 pub(crate) const CONFINED: &str = "--confined";
 
 /// Watches this process until the guard is dismissed or dropped.

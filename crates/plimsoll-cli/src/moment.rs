@@ -8,11 +8,11 @@ use crate::exit::{Exit, Failure};
 /// A moment of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
-    /// When the most bytes were allocated.
+    /// The moment at which the most bytes were allocated.
     Peak,
-    /// When the snapshot was taken.
+    /// The moment at which the snapshot was taken.
     End,
-    /// When a request last failed.
+    /// The moment at which a request last failed.
     Failure,
     /// After the event with this number, counted from 0.
     After(usize),

@@ -36,7 +36,7 @@ impl Predicted {
         serde_json::from_str(text).ok().filter(|it: &Self| it.device == device)
     }
 
-    /// All sentences.
+    /// All sentences of the prediction.
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         self.not_needed.iter().chain(&self.kept_by).cloned()
     }

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a program may be idle after its steps.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// How much processor time its processes may use in that time, in hundredths of a second.
+/// How much processor time the processes of an idle program may use in that time, in hundredths of a second.
 const IDLE_TICKS: u64 = 5;
 
 /// Detects a program that waits forever: its GPU processes have all ended after their steps, and another
@@ -29,7 +29,7 @@ const IDLE_TICKS: u64 = 5;
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     looked: Option<Instant>,
-    /// When it became idle, and the processor time of its processes at that moment.
+    /// When the program became idle, and the processor time of its processes at that moment.
     since: Option<(Instant, u64)>,
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn short(report: &Report, size: &dyn Fn(u64) -> String) -> String {
     out
 }
 
-/// All sections.
+/// The text with all sections.
 pub(crate) fn full(report: &Report, size: &dyn Fn(u64) -> String) -> String {
     let mut out = bold(&report.verdict);
     let shown = report.sections.iter().filter(|section| section.rank <= Rank::Full);

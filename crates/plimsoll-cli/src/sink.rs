@@ -12,7 +12,7 @@ use crate::exit::{Exit, Failure};
 use crate::limit;
 use crate::output;
 
-/// Where to write.
+/// The options that choose where to write.
 #[derive(Args)]
 pub(crate) struct Sink {
     /// The file to write; `-` is stdout

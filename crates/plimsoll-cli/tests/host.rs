@@ -31,7 +31,7 @@ def resident(*kinds):
     return sum(int(line[1]) << 10 for line in lines if line[0] in kinds)
 def truth():
     print('truth', resident('RssAnon:', 'RssShmem:'), flush=True)
-    time.sleep(0.06)
+    time.sleep(0.3)
 ";
 
 /// The lines of a process's file, and the bytes that the program said were resident.

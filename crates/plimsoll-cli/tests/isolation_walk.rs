@@ -80,11 +80,11 @@ fn own(id: &str) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// A group of this user other than the primary one, if there is one.
-fn another_group() -> Option<u32> {
+/// A group of this user other than the primary one, for tests with `#[needs(other_group)]`.
+fn another_group() -> u32 {
     let all = own("-G");
     let mut others = all.split(' ').filter(|it| *it != own("-g")).filter_map(|it| it.parse().ok());
-    if own("-u") == "0" { Some(5000) } else { others.next() }
+    if own("-u") == "0" { 5000 } else { others.next().expect("a group") }
 }
 
 /// Runs `predict` with these options, as a user without rights, on a program with these arguments.
@@ -106,27 +106,27 @@ fn without_rights(folder: &Folder, options: &[&str], program: &[&str]) -> Output
 }
 
 /// Runs `predict` with these options as a user without rights, in a folder in which these files
-/// belong to another group. `None` if this user can make no such files.
-fn of_a_group(name: &str, options: &[&str], files: &[&str]) -> Option<Output> {
+/// belong to another group.
+fn of_a_group(name: &str, options: &[&str], files: &[&str]) -> Output {
     let folder = Folder::new(name);
     fs::create_dir(folder.file("runs")).expect("made");
     for name in ["log", "old", "runs/last", "data.db"] {
         fs::write(folder.file(name), "").expect("written");
     }
     for name in files {
-        chown(folder.file(name), None, Some(another_group()?)).expect("the user's group");
+        chown(folder.file(name), None, Some(another_group())).expect("the user's group");
     }
     let output = without_rights(&folder, options, &[OF_A_GROUP]);
     assert_eq!(fs::read_to_string(folder.file("log")).expect("there"), "");
     assert!(fs::exists(folder.file("runs/last")).expect("readable"));
-    Some(output)
+    output
 }
 
-#[needs(python3)]
+#[needs(python3, other_group)]
 #[test]
 fn files_of_another_group_are_redirected() {
     for files in [&["log"][..], &["runs"], &["runs/last", "data.db"]] {
-        let Some(output) = of_a_group("walk-group", &[], files) else { return };
+        let output = of_a_group("walk-group", &[], files);
         let report = json(&output);
         assert!(stderr(&output).contains("\nALL DONE\n"), "{files:?}: {}", stderr(&output));
         assert_eq!(report["writes"]["isolation"], "redirect", "{files:?}: {report:#}");
@@ -135,10 +135,10 @@ fn files_of_another_group_are_redirected() {
     }
 }
 
-#[needs(python3)]
+#[needs(python3, other_group)]
 #[test]
 fn an_overlay_that_cannot_copy_a_file_is_named() {
-    let Some(output) = of_a_group("walk-forced", &["--isolation", "overlay"], &["log"]) else { return };
+    let output = of_a_group("walk-forced", &["--isolation", "overlay"], &["log"]);
     let report = json(&output);
     let summary = report["summary"].as_str().expect("a summary");
     assert!(
@@ -149,10 +149,10 @@ fn an_overlay_that_cannot_copy_a_file_is_named() {
 }
 
 /// A folder outside the program's own, which belongs to another group, and which only the program's shell names.
-#[needs(python3)]
+#[needs(python3, other_group)]
 #[test]
 fn a_shell_that_fails_in_a_folder_of_another_group_is_redirected() {
-    let Some(group) = another_group() else { return };
+    let group = another_group();
     let (folder, other) = (Folder::new("walk-shell"), Folder::new("walk-shell-other"));
     fs::write(other.file("log"), "").expect("written");
     for path in [other.0.clone(), other.file("log").into()] {

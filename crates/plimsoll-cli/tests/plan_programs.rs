@@ -328,3 +328,119 @@ fn the_largest_batch_is_found_without_a_mark_in_the_command() {
         answer(&torch.predict(&options, &[&rows.to_string()]), code);
     }
 }
+
+/// Batches of 8 MiB that the loop makes itself; half of the activations fit. The argument decides where the size comes from.
+const INLINE: &str = "
+import sys, torch, torch.nn as nn
+BATCH = 2048
+sizes = {'rows': 2048}
+class Batches:
+    def get(self, rows=BATCH):
+        return torch.randn(rows, 1024, device='cuda')
+model = nn.Sequential(*[it for _ in range(8) for it in (nn.Linear(1024, 1024), nn.ReLU())])
+if sys.argv[1] == 'norm':
+    model.append(nn.BatchNorm1d(1024))
+model.cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3 if sys.argv[1] == 'short' else 400):
+    optimizer.zero_grad()
+    x = torch.randn((sizes['rows'], 1024), device='cuda') if sys.argv[1] == 'unknown' else Batches().get()
+    model(x).square().mean().backward()
+    optimizer.step()
+";
+
+#[needs(pytorch)]
+#[test]
+fn a_smaller_micro_batch_is_measured_for_a_program_that_makes_its_batches_or_it_says_why_not() {
+    let torch = Torch::new("plan-inline", INLINE);
+    let train = torch.folder.file("train.py");
+    let plan = |kind| {
+        let mut args = vec!["plan", "--gpu=150MiB", "--cc=8.0", "--context=0", "--json", "--"];
+        args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), kind]));
+        let report: Value = serde_json::from_str(&stdout(&plimsoll(&args))).expect("a plan");
+        report["micro_batch"].clone()
+    };
+    let found = plan("default");
+    let half = &found["tried"][0];
+    assert_eq!((&half["parts"], &half["batch"]), (&2.into(), &1024.into()), "{found}");
+    assert_eq!(half["lines"][0]["text"], "BATCH = 1024", "{found}");
+    assert_eq!((&half["lines"][0]["line"], &half["run"]["fits"]), (&3.into(), &true.into()), "{found}");
+    // Gradients of 32 MiB add up while the activations of the next part exist.
+    let peak = half["run"]["peak_allocated_bytes"].as_u64().unwrap_or(0);
+    assert!((105 << 20..140 << 20).contains(&peak), "{found}");
+    for (kind, why) in [
+        ("norm", "batch normalization"),
+        ("short", "ends before the optimizer's second step"),
+        ("unknown", "its size is `sizes['rows']`"),
+    ] {
+        let found = plan(kind);
+        assert!(found["why"].as_str().is_some_and(|it| it.contains(why)), "{kind}: {found}");
+    }
+}
+
+/// Batches of 8 MiB that are twice as large from a step on.
+const RAMP: &str = "
+import torch, torch.nn as nn
+model = nn.Sequential(*[it for _ in range(4) for it in (nn.Linear(512, 512), nn.ReLU())]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(10000000):
+    x = torch.randn(4096 if step < CHANGE else 8192, 512, device='cuda')
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+
+#[needs(pytorch)]
+#[test]
+fn a_size_that_changes_late_is_reached_or_its_line_is_in_the_verdict() {
+    let torch = Torch::new("plan-ramp", &RAMP.replace("CHANGE", "100"));
+    let run = |torch: &Torch| {
+        let train = torch.folder.file("train.py");
+        let mut args = vec!["plan", "--gpu=1GiB", "--cc=8.0", "--context=0", "--json", "--"];
+        args.extend(torch.python.iter().map(String::as_str).chain([train.as_str()]));
+        answer(&plimsoll(&args), 0)
+    };
+    let reached = run(&torch);
+    let peak = |plan: &Value| plan["planned"]["peak_allocated_bytes"].as_u64().unwrap_or(0) >> 20;
+    assert!(!summary(&reached).contains("changes"), "{reached}");
+    let torch = Torch::new("plan-late-ramp", &RAMP.replace("CHANGE", "1000000"));
+    let named = run(&torch);
+    assert!(summary(&named).ends_with(" (train.py:6 changes in step 1,000,001: --steps 1000001)"), "{named}");
+    assert!(10 * peak(&reached) > 16 * peak(&named), "{reached} {named}");
+}
+
+/// With expandable segments, 902 MiB are mapped.
+const ALMOST: &str = "
+import torch, torch.nn as nn
+model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(50):
+    x, y = torch.randn(4096, 2048, device='cuda'), torch.randn(4096, 2048, device='cuda')
+    optimizer.zero_grad()
+    ((model(x) - y) ** 2).mean().backward()
+    optimizer.step()
+";
+
+#[needs(pytorch)]
+#[test]
+fn a_set_that_maps_a_page_too_much_does_not_fit() {
+    let torch = Torch::new("plan-almost", ALMOST);
+    let train = torch.folder.file("train.py");
+    let mut args = vec!["plan", "--gpu=900MiB", "--cc=8.6", "--context=0", "--json", "--"];
+    args.extend(torch.python.iter().map(String::as_str).chain([train.as_str()]));
+    let plan = answer(&plimsoll(&args), 0);
+    let rows = plan["tried"].as_array().expect("rows");
+    let over = rows.iter().filter(|row| row["peak_reserved_bytes"].as_u64() > Some(900 << 20));
+    let names: Vec<&Value> = over
+        .map(|row| {
+            assert_eq!(row["fits"], false, "{row}");
+            &row["set"]
+        })
+        .collect();
+    assert!(names.iter().any(|name| **name == "expandable"), "{names:?}");
+    assert!(
+        !plan["alternative"].as_str().unwrap_or("").contains("fits: expandable,"),
+        "{}",
+        plan["alternative"]
+    );
+}

@@ -99,6 +99,11 @@ fn a_group_of_one_rank_is_advised_against_where_it_takes_a_hundredth_of_the_gpu(
     let said = |words: &str| advice.iter().any(|line| line.as_str().unwrap().contains(words));
     assert!(said("388.00 MiB can be saved outside PyTorch: groups of one rank"), "{advice:?}");
     assert!(!said("NCCL_BUFFSIZE"), "{advice:?}");
+    // Two communicators of two ranks: 32 channels less of three pages each, a ring and a peer's buffers with half the channels.
+    assert!(
+        said("496.00 MiB can be saved outside PyTorch: NCCL's channels: NCCL_MAX_NCHANNELS=12"),
+        "{advice:?}"
+    );
 }
 
 #[needs(pytorch, nightly)]

@@ -1,8 +1,8 @@
-//! `plimsoll predict` on Hugging Face transformers: text generation, and mixtures of experts.
+//! `plimsoll predict` on Hugging Face transformers: text generation, mixtures of experts, and callbacks of a Trainer.
 
 use plimsoll_needs::needs;
 
-use crate::program::stderr;
+use crate::program::{stderr, stdout};
 use crate::torch::{Torch, answer};
 
 const GENERATES: &str = "
@@ -62,4 +62,44 @@ fn every_expert_of_a_mixture_gets_tokens() {
     // 512 tokens with two experts each, on four experts.
     let shares = [256; 4];
     assert!(stderr(&output).contains(&format!("tokens {shares:?}")), "{}", stderr(&output));
+}
+
+/// A Trainer with a callback that keeps the weights each time the Trainer logs, or prints the loss.
+const LOGS: &str = "
+import sys, torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(1024, 1024)
+    def forward(self, x, labels=None):
+        y = self.linear(x)
+        return {'loss': (y - labels).square().mean(), 'logits': y}
+class Keep(TrainerCallback):
+    def __init__(self):
+        self.kept = []
+    def on_log(self, args, state, control, model=None, **kwargs):
+        self.kept.append(model.linear.weight.detach().clone())
+class Print(TrainerCallback):
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        print(logs)
+rows = [{'x': torch.ones(1024), 'labels': torch.ones(1024)}] * 6400
+args = TrainingArguments('out', per_device_train_batch_size=16, num_train_epochs=1, logging_steps=100, report_to=[])
+callback = Keep() if sys.argv[1] == 'keeps' else Print()
+Trainer(Net(), args, train_dataset=rows, callbacks=[callback]).train()
+";
+
+#[needs(pytorch, transformers)]
+#[test]
+fn a_callback_that_keeps_memory_and_did_not_run_is_named() {
+    let torch = Torch::new("logs", LOGS);
+    let text = stdout(&torch.predict(&[], &["keeps"]));
+    let plain = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(plain.contains("(train.py:14 was not run: --whole)"), "{text}");
+    assert!(
+        plain.contains("train.py:14-15 (on_log, every 100 steps) did not run in the first 3 steps"),
+        "{text}"
+    );
+    let text = stdout(&torch.predict(&[], &["prints"]));
+    assert!(!text.contains("not run"), "{text}");
 }

@@ -85,7 +85,7 @@ fn gradients_that_are_gone_and_skipped_steps_are_named_at_the_end() {
     let torch = Torch::new("changes", CHANGES);
     // The ranges change nothing.
     let output = standin::run(&torch, &["--nvtx"], &[]).output().expect("it starts");
-    let said = "plimsoll: 4.00 MiB are no longer live since step 1: the gradients of 1 parameter (weight), which are frozen\n\
+    let said = "plimsoll: 4.00 MiB have not been live since step 1: the gradients of 1 parameter (weight), which are frozen\n\
                 plimsoll: GradScaler skipped 3 of 10 steps: gradients were infinite or NaN\n";
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), said));
 }

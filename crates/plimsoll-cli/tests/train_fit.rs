@@ -237,3 +237,61 @@ fn a_plan_makes_ways_fit_that_do_not_by_themselves() {
         "{answer:#}"
     );
 }
+
+#[test]
+fn blocks_that_wait_on_the_host_are_not_computed_again() {
+    let large = "train gpt --layers 12 --heads 12 --width 768 --context 1024 --batch-size 8 --dtype bfloat16 --sample 0 --steps 4";
+    let large: Vec<&str> = large.split(' ').collect();
+    let run = |args: &[&str]| plimsoll(&[&large[..], &["--device", "sim:H200"], args].concat());
+    let fitted = |args: &[&str]| {
+        let output = run(&[args, &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+        let answer = json(&output);
+        crate::schema::check(&answer);
+        (answer["fit"]["times_as_long"].as_f64().expect("a factor"), answer)
+    };
+    let (without, _) = fitted(&["--fit", "2400MiB"]);
+    let (with, answer) = fitted(&["--fit", "2400MiB", "--offload", "8GiB"]);
+    assert!(with < without && reserved(&answer) <= 2400 << 20, "{with} {without}");
+    let options = answer["fit"]["options"].as_array().expect("options");
+    assert!(options.iter().any(|it| it == "--offload 8GiB"), "{options:?}");
+    assert!(
+        answer["techniques"][0]["in_rust"]
+            .as_str()
+            .is_some_and(|it| it.contains(".with_offload(8589934592)"))
+    );
+    for (args, expected) in [
+        (&["--offload", "8GiB"][..], "required"),
+        (&["--activations", "auto", "--offload", "8GiB", "--capture"], "does not work with --capture"),
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn plan_of_our_own_command_is_its_plan() {
+    let job = "train gpt --layers 2 --width 128 --heads 4 --context 64 --batch-size 8";
+    let words: Vec<&str> = job.split(' ').collect();
+    let own = json(&plimsoll(&[&words[..], &["--plan", "2xT4", "--json"]].concat()));
+    let options = ["plan", "--gpu", "T4", "--devices", "2", "--json", "--", "plimsoll"];
+    let output = plimsoll(&[&options, &words[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let answer = json(&output);
+    crate::schema::check(&answer);
+    assert_eq!(answer, own);
+    let command = answer["rows"][0]["command"].as_str().expect("a command");
+    assert!(command.starts_with("plimsoll train gpt ") && !command.contains("--gpu"), "{command}");
+
+    let plan = |gpu: &str, more: &[&str]| {
+        plimsoll(&[&["plan", "--gpu", gpu, "--", "plimsoll"], &words[..], more].concat())
+    };
+    let wrong = plan("T4", &["--no-such-option"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(stderr(&wrong).contains("--no-such-option"), "{}", stderr(&wrong));
+    let foreign =
+        plimsoll(&[&["plan", "--gpu", "T4", "--goal", "memory", "--", "plimsoll"], &words[..]].concat());
+    assert_eq!(foreign.status.code(), Some(2));
+    assert!(stderr(&foreign).contains("--goal is for PyTorch programs"), "{}", stderr(&foreign));
+}

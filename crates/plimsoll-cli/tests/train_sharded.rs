@@ -326,7 +326,11 @@ fn a_plan_simulates_each_way_and_prints_the_fastest_that_fits() {
     let answer = json(&output);
     crate::schema::check(&answer);
     let rows = answer["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 8);
+    assert_eq!(
+        rows.len(),
+        2 * (4 + 3),
+        "four ways to shard, and 2, 4 and 8 ranks that share layers, each with --checkpoint too"
+    );
     let ms = |row: &Value| row["estimated_step_ms"].as_f64().expect("a time");
     assert!(rows.iter().all(|row| row["fits"] == true && ms(row) > 0.0));
     assert!(rows.windows(2).all(|pair| ms(&pair[0]) < ms(&pair[1]) + 0.1), "{rows:?}");
@@ -337,17 +341,19 @@ fn a_plan_simulates_each_way_and_prints_the_fastest_that_fits() {
     );
 
     // A row equals what a run in that way reports.
-    let sharded = |row: &&Value| row["options"] == serde_json::json!(["--parallel shard"]);
-    let row = rows.iter().find(sharded).expect("a sharded way");
-    let run =
-        plan(&["--parallel", "shard", "--sim-ranks", "8", "--device", "sim:H100", "--steps", "4", "--json"]);
-    let memory = &json(&run)["memory"];
-    for (ours, theirs) in
-        [("allocated_bytes", "peak_allocated_bytes"), ("reserved_bytes", "peak_reserved_bytes")]
-    {
-        assert_eq!(row[ours], memory[theirs], "{ours}");
+    for way in ["shard", "dp=2,tp=4"] {
+        let named = |row: &&Value| row["options"] == serde_json::json!([format!("--parallel {way}")]);
+        let row = rows.iter().find(named).expect("this way");
+        let run =
+            plan(&["--parallel", way, "--sim-ranks", "8", "--device", "sim:H100", "--steps", "4", "--json"]);
+        let memory = &json(&run)["memory"];
+        for (ours, theirs) in
+            [("allocated_bytes", "peak_allocated_bytes"), ("reserved_bytes", "peak_reserved_bytes")]
+        {
+            assert_eq!(row[ours], memory[theirs], "{way} {ours}");
+        }
+        assert_eq!(row["outside_bytes"], memory["outside_allocator_bytes"]);
     }
-    assert_eq!(row["outside_bytes"], memory["outside_allocator_bytes"]);
 
     let small = plan(&["--plan", "8xH100", "--memory-limit", "64MiB"]);
     assert_eq!(small.status.code(), Some(4));

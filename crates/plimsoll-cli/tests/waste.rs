@@ -70,7 +70,7 @@ fn the_line_that_deletes_what_is_not_read_again_gives_the_printed_peak() {
     let torch = Torch::new("waste-text", &program);
     let text = stdout(&torch.predict(&[], &[]));
     let said = "390.62 MiB live at the peak are not read again: `x` (train.py:13): `del x` after line 15 (indented\n  \
-                like line 14) gives 412.02 MiB instead of 796.54 MiB";
+                like line 14) lowers the peak from 796.54 MiB to 412.02 MiB";
     assert!(text.contains(said), "{text}");
 }
 
@@ -82,7 +82,8 @@ fn a_recording_contains_the_advice_of_its_prediction() {
     let torch = Torch::new("waste-recorded", &program);
     let recording = torch.folder.file("recording.pickle");
     let text = stdout(&torch.predict(&["--snapshot", &recording], &[]));
-    let said = "`images` (train.py:8): `del images` after line 12 (indented like line 9) gives ";
+    let said =
+        "`images` (train.py:8): `del images` after line 12 (indented like line 9) lowers the peak from ";
     let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(plain(&text).contains(said), "{text}");
     let explained = plimsoll(&["explain", "--json", &recording]);

@@ -46,6 +46,20 @@ pub enum Error {
         /// This rank's options and version.
         ours: String,
     },
+    /// Ranks were started with different numbers of ranks.
+    #[error(
+        "rank {rank} was started as one of {theirs} ranks, rank {own_rank} as one of {ours}: set WORLD_SIZE to the same number for all ranks"
+    )]
+    WorldSize {
+        /// The other rank.
+        rank: usize,
+        /// The number of ranks that the other rank expects.
+        theirs: usize,
+        /// This rank.
+        own_rank: usize,
+        /// The number of ranks that this rank expects.
+        ours: usize,
+    },
     /// Another rank is gone, has failed, or did not reach a collective.
     #[error("{lost}{}", during(.call.as_ref()))]
     RankLost {

@@ -91,7 +91,7 @@ impl World {
     ///
     /// # Errors
     /// If the store cannot be reached or its port is taken, some ranks do not join in time (the error names them), or a
-    /// rank has different options or a different version of this library.
+    /// rank has a different number of ranks, different options or a different version of this library.
     pub fn join(environment: Environment, options: &JoinOptions) -> Result<World> {
         let Environment { rank, size, port, .. } = environment;
         let until = Instant::now() + options.timeout;
@@ -104,18 +104,20 @@ impl World {
         let own = Introduction {
             member: Member { host: host_name(), pid: std::process::id(), device: options.device.clone() },
             address: done(listener.local_addr())?.to_string(),
+            size,
             options: format!("{}\n{}", env!("CARGO_PKG_VERSION"), options.options),
         };
         store.set(&key(&format!("rank/{rank}")), own.encoded().as_bytes())?;
-        let others = introductions(&mut store, &key, size, until, options.timeout)?;
-        if let Some((other, their)) =
-            others.iter().enumerate().find(|(_, other)| other.options != own.options)
-        {
-            let shown = |text: &str| text.replacen('\n', " ", 1);
-            let (theirs, ours) = (shown(&their.options), shown(&own.options));
-            leave(&mut store, &key("left"), size, hosts, || true);
-            return Err(Error::Options { rank: other, theirs, own_rank: rank, ours });
+        let others = introductions(&mut store, &key, (rank, &own), until, options.timeout);
+        let all = match &others {
+            Err(Error::WorldSize { theirs, .. }) => Some(size.max(*theirs)),
+            Err(Error::Options { .. }) => Some(size),
+            _ => None,
+        };
+        if let Some(all) = all {
+            leave(&mut store, &key("left"), all, hosts, || true);
         }
+        let others = others?;
         let token = fnv(0, environment.run.as_bytes());
         let links = Links { rank, size, token, until, timeout: options.timeout, listener };
         let (mut data, mut neighbours): (Vec<_>, _) = ((0..size).map(|_| None).collect(), Vec::new());
@@ -195,41 +197,63 @@ fn leave(store: &mut Client, key: &str, size: usize, hosts: bool, waits: impl Fn
 struct Introduction {
     member: Member,
     address: String,
+    /// The number of ranks that this rank expects.
+    size: usize,
     options: String,
 }
 
 impl Introduction {
     fn encoded(&self) -> String {
-        let Introduction { member: Member { host, pid, device }, address, options } = self;
-        format!("{host}\n{pid}\n{device}\n{address}\n{options}")
+        let Introduction { member: Member { host, pid, device }, address, size, options } = self;
+        format!("{host}\n{pid}\n{device}\n{address}\n{size}\n{options}")
     }
 
     fn decoded(value: &[u8]) -> Option<Introduction> {
         let text = String::from_utf8_lossy(value);
-        let mut fields = text.splitn(5, '\n').map(str::to_owned);
+        let mut fields = text.splitn(6, '\n').map(str::to_owned);
         let member =
             Member { host: fields.next()?, pid: fields.next()?.parse().ok()?, device: fields.next()? };
-        Some(Introduction { member, address: fields.next()?, options: fields.next()? })
+        let (address, size) = (fields.next()?, fields.next()?.parse().ok()?);
+        Some(Introduction { member, address, size, options: fields.next()? })
+    }
+
+    /// Whether `other` was started as this rank was. `ranks` are the numbers of the other rank and of this one.
+    fn agrees(&self, other: &Introduction, ranks: (usize, usize)) -> Result<()> {
+        let ((rank, own_rank), (theirs, ours)) = (ranks, (other.size, self.size));
+        if theirs != ours {
+            return Err(Error::WorldSize { rank, theirs, own_rank, ours });
+        }
+        if other.options != self.options {
+            let shown = |text: &str| text.replacen('\n', " ", 1);
+            let (theirs, ours) = (shown(&other.options), shown(&self.options));
+            return Err(Error::Options { rank, theirs, own_rank, ours });
+        }
+        Ok(())
     }
 }
 
-/// Waits for all ranks to introduce themselves.
+/// Waits for all ranks to introduce themselves, and compares each with this one, `own`, as soon as it has: ranks that expect
+/// more ranks than were started do not wait for them.
 fn introductions(
     store: &mut Client,
     key: &dyn Fn(&str) -> String,
-    size: usize,
+    (own_rank, own): (usize, &Introduction),
     until: Instant,
     timeout: Duration,
 ) -> Result<Vec<Introduction>> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
-    for rank in 0..size {
+    for rank in 0..own.size {
         match store.get(&key(&format!("rank/{rank}")), until.saturating_duration_since(Instant::now()))? {
             None => missing.push(rank),
-            Some(value) => found.push(Introduction::decoded(&value).ok_or_else(|| {
-                Error::Environment(format!(
-                    "rank {rank} sent an unknown introduction: does it run another version?"
-                ))
-            })?),
+            Some(value) => {
+                let other = Introduction::decoded(&value).ok_or_else(|| {
+                    Error::Environment(format!(
+                        "rank {rank} sent an unknown introduction: does it run another version?"
+                    ))
+                })?;
+                own.agrees(&other, (rank, own_rank))?;
+                found.push(other);
+            }
         }
     }
     if missing.is_empty() { Ok(found) } else { Err(Error::Missing { missing, seconds: timeout.as_secs() }) }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use plimsoll_dist::store::{Client, Server};
 use plimsoll_dist::{Communicator, Content, Environment, Error, JoinOptions, Launcher, Op, StoreHost, World};
@@ -200,6 +200,23 @@ fn ranks_with_other_options_are_told_which() {
 }
 
 #[test]
+fn ranks_of_worlds_of_different_sizes_do_not_wait_for_ranks_that_never_come() {
+    let server = Arc::new(Server::bind("127.0.0.1:0").expect("a port"));
+    let start = Instant::now();
+    let join = |rank, size| {
+        let port = server.address().port();
+        thread::spawn(move || World::join(environment(rank, size, port), &JoinOptions::default()).map(drop))
+    };
+    let errors: Vec<Error> = [join(0, 2), join(1, 3)]
+        .into_iter()
+        .map(|rank| rank.join().expect("a rank").expect_err("a world of another size"))
+        .collect();
+    assert!(matches!(errors[0], Error::WorldSize { rank: 1, theirs: 3, ours: 2, .. }), "{}", errors[0]);
+    assert!(matches!(errors[1], Error::WorldSize { rank: 0, theirs: 2, ours: 3, .. }), "{}", errors[1]);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[test]
 fn ranks_that_do_not_come_are_named() {
     let server = Server::bind("127.0.0.1:0").expect("a port");
     let options = JoinOptions { timeout: Duration::from_millis(300), ..JoinOptions::default() };
@@ -212,7 +229,7 @@ fn a_rank_that_introduces_itself_and_does_not_connect_is_named() {
     let server = Server::bind("127.0.0.1:0").expect("a port");
     let port = server.address().port();
     let mut store = Client::connect("127.0.0.1", port, Duration::from_secs(20)).expect("a connection");
-    let introduction = format!("b\n7\ncpu\n127.0.0.1:1\n{}\n", env!("CARGO_PKG_VERSION"));
+    let introduction = format!("b\n7\ncpu\n127.0.0.1:1\n2\n{}\n", env!("CARGO_PKG_VERSION"));
     store.set("/test/rank/1", introduction.as_bytes()).expect("set");
     let options = JoinOptions { timeout: Duration::from_secs(1), ..JoinOptions::default() };
     let error = World::join(environment(0, 2, port), &options).unwrap_err();

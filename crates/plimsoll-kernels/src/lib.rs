@@ -25,7 +25,7 @@
 //! |---|---|
 //! | `parallel.rs`, `region.rs` | parallel loops over chunks; one parallel loop |
 //! | `dtype.rs`, `number.rs`, `exp.rs` | element types; compute types; exponential and tanh that vectorise |
-//! | `simd.rs`, `walk.rs`, `transpose.rs`, `tile.rs`, `testing.rs` | SIMD registers; strided operands; transposing 8 x 8 blocks; tiles of products; helpers for tests |
+//! | `simd.rs`, `walk.rs`, `transpose.rs`, `tile.rs`, `testing.rs`, `amx.rs` | SIMD registers; strided operands; transposing 8 x 8 blocks; tiles of products; helpers for tests; tile registers |
 //! | `convert.rs` | conversion of elements of any type to the three compute types, and back |
 //! | `elementwise/` | elementwise functions; in-place updates; copies and fills |
 //! | `reduce/` | sums, other reductions and argmax; cumulative sums and products |
@@ -46,6 +46,7 @@
 
 #![allow(missing_docs, reason = "a kernel explains the fields of its arguments; users see `plimsoll-tensor`")]
 
+mod amx;
 pub mod attention;
 pub mod convert;
 pub mod convolution;

@@ -69,7 +69,11 @@ pub fn for_each_cut_with<C: Cuts>(
     scratch_len: usize,
     body: impl Fn(usize, C::Piece, &mut [f32]) + Sync,
 ) {
-    assert!(scratch.len() >= scratch_len, "scratch of {} where {scratch_len} are needed", scratch.len());
+    assert!(
+        chunks == 0 || scratch.len() >= scratch_len,
+        "scratch of {} where {scratch_len} are needed",
+        scratch.len()
+    );
     let at_most = scratch.len().checked_div(scratch_len).unwrap_or(usize::MAX);
     let scratch = Cut::new(scratch);
     run(chunks, workers().min(at_most), &|worker, chunk| {

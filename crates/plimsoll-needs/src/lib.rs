@@ -10,6 +10,8 @@
 //! | `transformers`, `accelerate`, `torchvision`, `pytest`, `ipython` | that Python has this package too |
 //! | `nvrtc` | that Python has NVIDIA's libraries |
 //! | `python3` | any Python 3 on the PATH |
+//! | `no_gpu` | this machine has no NVIDIA GPU |
+//! | `other_group` | this user can give a file to another group |
 //! | `shared_conformance`, `shared_data`, `shared_snapshots` | this folder of `../shared` |
 //! | `nightly` | nothing; the test is slow, and runs where `PLIMSOLL_REQUIRE` has `nightly` |
 

@@ -11,7 +11,7 @@ use crate::stream::{Stream, with_stream};
 use crate::suite::{Case, Comparison, compare_cases, same_requests};
 use crate::tensor::Tensor;
 
-/// Checks a device that has values, for example that of a [`Backend`](crate::backend::Backend) of one's own:
+/// Checks a device that has values, for example the device of your own [`Backend`](crate::backend::Backend):
 ///
 /// - the cases and their derivatives compute the host's values, up to rounding: see [`compare_cases`];
 /// - they request the memory that a simulated device requests, so that a simulation predicts the device; this holds for the

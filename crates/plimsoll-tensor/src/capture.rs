@@ -159,8 +159,8 @@ impl Graph {
     ///
     /// # Errors
     /// The errors of `f`; [`Error::Captured`] for operations that cannot be replayed (reading a value, waiting, copying
-    /// values from the host, using another stream). Also if the device is synchronous, or a capture is already under
-    /// way. The device remains usable.
+    /// values from the host, using another stream). Also if the device is synchronous or evicts tensors
+    /// ([`Device::rematerialize`]), or a capture is already under way. The device remains usable.
     pub fn capture<T>(
         device: &Device,
         pool: Option<&GraphPool>,
@@ -173,6 +173,11 @@ impl Graph {
         }
         if capturing::is_any() {
             return Err(Error::Captured { op: OP, why: "this thread is already capturing a step" });
+        }
+        if device.evicts() {
+            let why = "a replay finds tensors at the addresses of the capture, but `Device::rematerialize` evicts them: use one of \
+                       the two";
+            return Err(Error::Captured { op: OP, why });
         }
         device.synchronize()?;
         device.empty_cache()?;
@@ -331,7 +336,7 @@ impl Graph {
         self.steps.get(step).map_or(&[], CapturedStep::parameters)
     }
 
-    /// The optimizer steps in it that consist of tensor operations, as
+    /// The optimizer steps in the graph that consist of tensor operations, as
     /// [`op::capture_update`](crate::op::capture_update) recorded them.
     pub fn updates(&self) -> &[CapturedUpdate] {
         &self.updates

@@ -68,7 +68,7 @@ impl Draws {
         self.of.get(&(seed, stream)).copied()
     }
 
-    /// All draws.
+    /// All draws, each by its seed and stream.
     pub(crate) fn all(&self) -> impl Iterator<Item = RandomStream> + '_ {
         self.of.keys().map(|&(seed, stream)| RandomStream { seed, stream })
     }

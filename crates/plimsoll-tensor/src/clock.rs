@@ -15,7 +15,7 @@ use plimsoll_alloc::StreamId;
 
 use crate::cost::Cost;
 use crate::dtype::DType;
-use crate::properties::DeviceProperties;
+use crate::properties::{DeviceProperties, FlopRates};
 use crate::tf32;
 
 /// The fraction of a rate that kernels reach, and the time that a launch takes. Fitted to the kernels of GPT-2, Llama
@@ -26,7 +26,7 @@ struct Reached {
     fixed_s: f64,
 }
 
-/// What the operators of one family reach.
+/// The rates that the operators of one family reach.
 fn reached(op: &str) -> Reached {
     let row = |flops, bytes, fixed_us: f64| Reached { flops, bytes, fixed_s: fixed_us * 1e-6 };
     let is_backward = op.contains("backward");
@@ -50,6 +50,9 @@ const COLLECTIVE_S: f64 = 12e-6;
 const LINK: f64 = 0.54;
 /// The rate of a GPU's network card, for ranks on several hosts: 400 Gbit/s. Nothing was measured across hosts.
 const NETWORK_BYTES_PER_S: f64 = 50e9;
+/// The fixed time of a copy to or from pinned memory, and the fraction of the rate of PCI Express that it reaches.
+const COPY_S: f64 = 8e-6;
+const PINNED: f64 = 0.86;
 /// How much longer a kernel takes if it begins during a collective.
 const BESIDE_A_COLLECTIVE: f64 = 1.6;
 
@@ -66,18 +69,30 @@ fn seconds(of: &DeviceProperties, op: &str, cost: &Cost, dtype: Option<DType>) -
         return Some(COLLECTIVE_S + cost.bytes_received as f64 / rate);
     }
     let reached = reached(op);
-    let tf32 = || flops.tf32.filter(|_| op.starts_with("conv") || tf32::is_allowed_in_matmul());
-    let rate = match dtype {
-        Some(DType::F64) => flops.f64,
-        Some(DType::F16) => flops.f16,
-        Some(DType::BF16) => flops.bf16.unwrap_or(flops.f32),
-        // Without tensor cores, products are further from the peak.
-        _ => tf32().unwrap_or((0.75 * flops.f32 as f64) as u64),
+    let is_tf32 = match op.starts_with("conv") {
+        true => tf32::is_allowed_in_convolutions(),
+        false => tf32::is_allowed_in_matmul(),
     };
-    let arithmetic = cost.flops as f64 / (reached.flops * rate as f64);
+    let arithmetic = cost.flops as f64 / (reached.flops * flops_per_s(&flops, dtype, is_tf32));
     let bytes = (cost.bytes_read + cost.bytes_written) as f64;
     let memory = bytes / (reached.bytes * bandwidth.memory_bytes_per_s as f64);
     Some(reached.fixed_s + arithmetic.max(memory))
+}
+
+/// The estimated seconds of a copy between a device and pinned memory; `None` if the device's rates are unknown.
+pub(crate) fn copy_seconds(of: &DeviceProperties, bytes: u64) -> Option<f64> {
+    Some(COPY_S + bytes as f64 / (PINNED * of.bandwidth?.pcie_bytes_per_s as f64))
+}
+
+/// The rate of matrix products of this type. `is_tf32`: whether products of `float32` may be computed in TF32.
+fn flops_per_s(of: &FlopRates, dtype: Option<DType>, is_tf32: bool) -> f64 {
+    match dtype {
+        Some(DType::F64) => of.f64 as f64,
+        Some(DType::F16) => of.f16 as f64,
+        Some(DType::BF16) => of.bf16.unwrap_or(of.f32) as f64,
+        // Without tensor cores, products are further from the peak.
+        _ => of.tf32.filter(|_| is_tf32).map_or(0.75 * of.f32 as f64, |tf32| tf32 as f64),
+    }
 }
 
 thread_local! {
@@ -112,7 +127,7 @@ pub(crate) fn metered<T>(f: impl FnOnce() -> T) -> (T, f64) {
     (result, seconds)
 }
 
-/// What this thread's [`metered`] has added up so far.
+/// The seconds that this thread's [`metered`] has added up so far.
 pub(crate) fn metered_until_now() -> Option<Meter> {
     METER.get()
 }
@@ -154,11 +169,11 @@ pub struct TimelineSpan {
     pub op: &'static str,
     /// The number of its stream; the default one has number 0.
     pub stream: u64,
-    /// When it begins, since the device was created.
+    /// The time from the creation of the device to the beginning of the work.
     pub start: Duration,
-    /// How long it takes.
+    /// The duration of the work.
     pub duration: Duration,
-    /// What it computes, reads, writes and receives.
+    /// What the work computes, reads, writes and receives.
     pub cost: Cost,
 }
 
@@ -174,6 +189,8 @@ struct State {
     streams: BTreeMap<StreamId, f64>,
     /// The latest collective: its stream, and when it ends.
     collective: Option<(StreamId, f64)>,
+    /// When the last copy to the host ends, and the last one to the device.
+    links: [f64; 2],
     spans: Option<Vec<TimelineSpan>>,
 }
 
@@ -202,6 +219,26 @@ impl Clocks {
         }
     }
 
+    /// Adds a copy between the device and pinned memory to a stream.
+    pub(crate) fn copy(&self, to_device: bool, bytes: u64, on: StreamId) {
+        let Some(seconds) = copy_seconds(&self.properties, bytes) else { return };
+        let mut state = self.state();
+        let State { streams, links, spans, .. } = &mut *state;
+        // Copies in one direction share the link, whatever their streams.
+        let link = &mut links[usize::from(to_device)];
+        let begin = streams.get(&on).copied().unwrap_or(0.0).max(*link);
+        *link = begin + seconds;
+        streams.insert(on, *link);
+        if let Some(spans) = spans {
+            let (op, cost) = match to_device {
+                true => ("copy_to_device", Cost { bytes_written: bytes, ..Cost::default() }),
+                false => ("copy_to_host", Cost { bytes_read: bytes, ..Cost::default() }),
+            };
+            let (start, duration) = (Duration::from_secs_f64(begin), Duration::from_secs_f64(seconds));
+            spans.push(TimelineSpan { op, stream: on.0, start, duration, cost });
+        }
+    }
+
     /// When a stream finishes, in seconds.
     pub(crate) fn done(&self, stream: StreamId) -> f64 {
         self.state().streams.get(&stream).copied().unwrap_or(0.0)
@@ -221,15 +258,15 @@ impl Clocks {
 
     /// Runs `f`, and turns the clocks back. Returns by how much it advanced a stream, in seconds.
     pub(crate) fn undone<T>(&self, stream: StreamId, f: impl FnOnce() -> T) -> (T, f64) {
-        let (streams, collective) = {
+        let (streams, collective, links) = {
             let state = self.state();
-            (state.streams.clone(), state.collective)
+            (state.streams.clone(), state.collective, state.links)
         };
         let result = f();
         let mut state = self.state();
         let clock = |streams: &BTreeMap<StreamId, f64>| streams.get(&stream).copied().unwrap_or(0.0);
         let seconds = clock(&state.streams) - clock(&streams);
-        (state.streams, state.collective) = (streams, collective);
+        (state.streams, state.collective, state.links) = (streams, collective, links);
         (result, seconds)
     }
 
@@ -250,6 +287,7 @@ impl Clocks {
 
 #[cfg(test)]
 mod tests {
+    use super::flops_per_s;
     use crate::{DType, Device, Event, ProcessGroup, SimConfig, Stream, Tensor, with_stream};
 
     fn ms(device: &Device) -> f64 {
@@ -294,6 +332,15 @@ mod tests {
         let product = spans.iter().find(|span| span.op == "matmul").unwrap();
         assert_eq!(product.start, gather.start);
         assert!(product.duration > alone[0].duration);
+    }
+
+    #[test]
+    fn tf32_is_an_option_of_products_of_float32() {
+        let rates = Device::sim(SimConfig::like("H200").unwrap()).properties().flops.unwrap();
+        let tf32 = flops_per_s(&rates, Some(DType::F32), true);
+        assert!(tf32 > 7.0 * flops_per_s(&rates, Some(DType::F32), false));
+        let of = |is_tf32| flops_per_s(&rates, Some(DType::BF16), is_tf32);
+        assert_eq!(of(true), of(false));
     }
 
     #[test]

@@ -5,9 +5,9 @@
 pub struct Cost {
     /// Floating-point operations; a fused multiply-add counts as two.
     pub flops: u64,
-    /// Bytes that it must read.
+    /// Bytes that must be read.
     pub bytes_read: u64,
-    /// Bytes that it must write.
+    /// Bytes that must be written.
     pub bytes_written: u64,
     /// Bytes that it must receive from other ranks.
     pub bytes_received: u64,

@@ -41,9 +41,9 @@ pub enum Error {
     DType {
         /// The operation that was called.
         op: &'static str,
-        /// The type or types that it supports.
+        /// The type or types that the operation supports.
         expected: &'static str,
-        /// The type it was given.
+        /// The type of the tensor.
         got: DType,
     },
     /// The tensors of one operation are on different devices.
@@ -108,7 +108,7 @@ pub enum Error {
     Autograd {
         /// The operation that was requested.
         op: &'static str,
-        /// Why it is not possible, and what to do.
+        /// Why the operation is not possible, and what to do.
         message: String,
     },
     /// A derivative produced NaN, in anomaly mode.
@@ -116,7 +116,7 @@ pub enum Error {
     Anomaly {
         /// The operation that was differentiated.
         op: &'static str,
-        /// The layer that called it; empty outside a layer.
+        /// The layer that called the operation; empty outside a layer.
         owner: String,
         /// The index of the input.
         input: usize,
@@ -137,7 +137,7 @@ pub enum Error {
     /// operation on them tries again.
     #[error("{op}: the bytes of {owner} cannot be moved back to {device}: {cause}")]
     NotResident {
-        /// The operation that needed them.
+        /// The operation that needed the bytes.
         op: &'static str,
         /// The owner of the bytes.
         owner: String,
@@ -164,9 +164,9 @@ pub enum Error {
         device: String,
         /// The operation that failed.
         op: &'static str,
-        /// The layer that called it; empty outside a layer.
+        /// The layer that called the operation; empty outside a layer.
         owner: String,
-        /// Why it failed.
+        /// The reason for the failure.
         cause: Box<Error>,
     },
     /// A captured step cannot contain this operation, because a replay would not repeat it, or would repeat it with the
@@ -175,7 +175,7 @@ pub enum Error {
     Captured {
         /// The operation that was called.
         op: &'static str,
-        /// The reason why it cannot be captured, and advice on what to do.
+        /// The reason why the operation cannot be captured, and advice on what to do.
         why: &'static str,
     },
     /// NVIDIA's driver or a library is missing or reports an error, or a kernel does not compile.
@@ -211,7 +211,7 @@ pub enum Error {
     Argument {
         /// The operation that was called.
         op: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the argument.
         message: String,
     },
     /// A hook on the gradient of an operation's output, or of a leaf, failed or panicked.
@@ -219,9 +219,9 @@ pub enum Error {
     Hook {
         /// The operation; `accumulate_grad` for a leaf.
         op: &'static str,
-        /// The layer that called it, or the leaf's owner; empty if there is none.
+        /// The layer that called the operation, or the leaf's owner; empty if there is none.
         owner: String,
-        /// Why it failed.
+        /// The reason for the failure.
         cause: Box<Error>,
     },
     /// An operation that a layer called has failed. Errors that already name an owner are not wrapped in this variant.
@@ -330,7 +330,13 @@ pub struct OutOfMemory {
     pub op: &'static str,
     /// The allocator's numbers.
     pub numbers: alloc::OutOfMemory,
+    /// On a device that rematerializes, the owners of what could not be evicted, largest first: the limit must be larger than this,
+    /// or the program smaller. Empty on other devices.
+    pub irreducible: Vec<label::Owner>,
 }
+
+/// How many owners of memory that cannot be evicted the message names.
+const NAMED: usize = 5;
 
 impl OutOfMemory {
     /// The memory limit or the device's memory, whichever is smaller.
@@ -353,7 +359,7 @@ impl OutOfMemory {
     }
 }
 
-/// A size. It is also shown in bytes if two decimals would round it.
+/// A size. Displaying it adds the exact bytes if two decimals would round it.
 struct Exactly(u64);
 
 impl std::fmt::Display for Exactly {
@@ -367,7 +373,7 @@ impl std::fmt::Display for Exactly {
 
 impl std::fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let OutOfMemory { device, label, op, numbers: n } = self;
+        let OutOfMemory { device, label, op, numbers: n, irreducible } = self;
         write!(f, "out of memory on {device}: {label} asked for {}", Bytes(n.requested_bytes))?;
         write!(f, " ({}, by {op}); ", n.category.name())?;
         let left = self.bound_bytes().saturating_sub(n.reserved_bytes);
@@ -403,6 +409,15 @@ impl std::fmt::Display for OutOfMemory {
         for (category, bytes) in n.by_category.iter().filter(|&(_, bytes)| bytes > 0) {
             write!(f, "{before}{} ({})", category.plural(), Bytes(bytes))?;
             ", ".clone_into(&mut before);
+        }
+        let mut before = "; what can be evicted is evicted, and the largest owners of the rest are ";
+        for label::Owner { label, category, bytes, .. } in irreducible.iter().take(NAMED) {
+            write!(f, "{before}{label} ({}, {})", category.name(), Bytes(*bytes))?;
+            before = ", ";
+        }
+        if irreducible.len() > NAMED {
+            let rest: u64 = irreducible[NAMED..].iter().map(|owner| owner.bytes).sum();
+            write!(f, " and {} more ({})", irreducible.len() - NAMED, Bytes(rest))?;
         }
         Ok(())
     }

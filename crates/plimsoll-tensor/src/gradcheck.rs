@@ -31,7 +31,7 @@ impl Default for GradcheckOptions {
 
 /// The return types of a checked function: one tensor, or several.
 pub trait CheckedOutputs {
-    /// All outputs.
+    /// Returns all outputs.
     fn into_outputs(self) -> Vec<Tensor>;
 }
 

@@ -23,7 +23,7 @@ pub struct Owner {
     pub category: Category,
     /// Bytes of its blocks, including rounding.
     pub bytes: u64,
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
@@ -140,7 +140,7 @@ impl Span {
 }
 
 impl Drop for Span {
-    /// Also ends the spans inside it, in case one of them is dropped later.
+    /// Ends this span and the spans inside it, in case one of them is dropped later.
     fn drop(&mut self) {
         SPANS.with_borrow_mut(|stack| stack.truncate(self.depth));
     }

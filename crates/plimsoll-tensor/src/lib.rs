@@ -16,6 +16,7 @@
 //! | `planned.rs` | requests for memory that are recorded, and served from an arena |
 //! | `storage/`, `data.rs`, `history.rs` | one allocation, and where its bytes are; a storage with a layout; the memory history of a device |
 //! | `tensor/` | [`Tensor`], the operation that created it, and the hooks of both |
+//! | `offload/` | [`OffloadActivations`](offload::OffloadActivations), [`OffloadQueue`](offload::OffloadQueue): tensors that are copied to the host and back beside the computation |
 //! | `autograd/` | the tensors that are saved for the backward pass, and the backward pass |
 //! | `second.rs` | derivatives of derivatives |
 //! | `operator.rs` | [`Operator`]: the trait of our operators and of user-defined ones |
@@ -74,6 +75,7 @@ mod kernel;
 pub mod label;
 mod layout;
 mod lent;
+pub mod offload;
 mod operator;
 mod ops;
 mod packed;
@@ -129,7 +131,7 @@ pub use ops::{
     ConvTransposeOptions, CrossEntropyOptions, GridPadding, GridSampleMode, GridSampleOptions,
     InterpolateMode, Interpolation, MaxPool1dOptions, MaxPool2dOptions, MaxPool3dOptions, MaxPoolOptions,
     MemoryFormat, OPERATORS, PadMode, RecurrentLayer, RecurrentState, ReshapeTo, ResizeTo, Rotary,
-    ScatterReduction, Tolerance, WindowOptions, unscale_,
+    ScatterReduction, Tolerance, WhereValue, WindowOptions, unscale_,
 };
 pub use ops::{fft, linalg};
 pub use packed::{MemoryPlan, TracedDifference, TracedPlan};

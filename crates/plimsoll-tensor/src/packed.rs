@@ -12,7 +12,7 @@ use crate::planned::{self, Arena, Asked, Plan, Recorded, Recording, Run, Served}
 use crate::storage::{Storage, rounded};
 use crate::stream;
 
-/// What was planned.
+/// A summary of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TracedPlan {
@@ -70,7 +70,7 @@ pub struct MemoryPlan {
 
 impl MemoryPlan {
     /// Runs a function as usual, and plans the memory that it requests on a device's current stream from this thread:
-    /// what it frees, and what it leaves. Returns what the function returns, and the plan.
+    /// both the memory that it frees and the memory that it leaves. Returns what the function returns, and the plan.
     ///
     /// # Errors
     /// The errors of `f`; also if this is called inside a [`Traced`](crate::Traced) run or another recording on the same
@@ -81,7 +81,7 @@ impl MemoryPlan {
         Ok((done, plan))
     }
 
-    /// Packs what a run has requested on a stream; if `keeps` is set, also what outlives it.
+    /// Packs the requests of a run on a stream; if `keeps` is set, also those that outlive the run.
     pub(crate) fn new(requests: &[Recorded], stream: StreamId, keeps: bool) -> Result<MemoryPlan> {
         let last = requests.iter().flat_map(|it| [Some(it.begin), it.end]).flatten().max().unwrap_or(0) + 1;
         // An arena belongs to one stream. Work on other streams may still be running when the host frees its memory.
@@ -112,7 +112,7 @@ impl MemoryPlan {
         Ok(MemoryPlan { requests: requests.iter().map(place).collect(), report, owners })
     }
 
-    /// What was planned.
+    /// A summary of the plan.
     pub fn report(&self) -> TracedPlan {
         self.report
     }

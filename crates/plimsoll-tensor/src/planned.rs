@@ -28,9 +28,9 @@ pub(crate) struct Recorded {
     pub(crate) tag: Tag,
     /// Its position in the order of all requests and frees.
     pub(crate) begin: u64,
-    /// When it was freed; `None` if it was not.
+    /// When the memory was freed; `None` if it was not.
     pub(crate) end: Option<u64>,
-    /// Whether another stream used it.
+    /// Whether another stream used the memory.
     pub(crate) is_shared: bool,
 }
 
@@ -89,7 +89,7 @@ struct Live {
     /// Addresses, each with its end and the number of its lease.
     ranges: BTreeMap<u64, (u64, u64)>,
     leases: u64,
-    /// Addresses, each with its end, of what captured graphs have left and the program uses now.
+    /// Addresses, each with its end, of memory that captured graphs have left and the program uses now.
     left: Vec<(u64, u64)>,
 }
 
@@ -215,7 +215,8 @@ pub(crate) enum Source {
 /// What happens to this thread's requests on a device during a run of a function.
 pub(crate) struct Run {
     device: usize,
-    /// Whether the requests of a capture are meant. Others go to the allocator.
+    /// Whether this is about the requests of a capture, or about all others. Requests of the other kind go to the
+    /// allocator.
     captures: bool,
     kind: Kind,
 }

@@ -4,6 +4,8 @@
 //! The bytes wait in pinned host memory, or a recipe computes them again. Operators and kernels do not need to know
 //! about this. All tensors that share a storage are moved together.
 
+use crate::autocast;
+use crate::autocast_mode;
 use crate::autograd::no_grad;
 use crate::error::{Error, Result};
 use crate::storage::{Guard, State, Storage};
@@ -61,7 +63,7 @@ impl Tensor {
     }
 
     /// Frees the bytes on the device. The next operation that needs them calls `recipe` on its own thread, with
-    /// recording off. The recipe must compute the same values again, in the same shape and type, from other tensors that
+    /// recording off and under the autocast of this call. The recipe must compute the same values again, in the same shape and type, from other tensors that
     /// it owns and that nobody changes. For activation checkpointing.
     ///
     /// ```
@@ -87,8 +89,9 @@ impl Tensor {
             return Err(Error::shape(NAME, message));
         }
         let (shape, dtype, device) = (self.shape().to_vec(), self.dtype(), self.device().clone());
+        let lower = autocast_mode::lower();
         let storage = move || -> Result<Storage> {
-            let computed = no_grad(|| caught(NAME, "its recipe", &recipe))?;
+            let computed = autocast::apart(lower, || no_grad(|| caught(NAME, "its recipe", &recipe)))?;
             if (computed.shape(), computed.dtype(), computed.device()) != (&shape[..], dtype, &device) {
                 let message =
                     format!("its recipe returned {computed:?} for {shape:?} of {dtype} on {device}");

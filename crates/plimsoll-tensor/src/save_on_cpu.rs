@@ -66,11 +66,11 @@ impl Hooks for OnCpu {
 
 /// A saved tensor.
 enum Packed {
-    /// On its device, as it was saved, with the version of its storage at that time.
+    /// The tensor is on its device, as it was saved, with the version of its storage at that time.
     Kept { tensor: Tensor, version: u32 },
-    /// On the host.
+    /// The tensor is on the host.
     OnHost { tensor: Tensor, device: Device },
-    /// From a device without values: stored nowhere.
+    /// The tensor is from a device without values, and stored nowhere.
     Simulated { shape: Dims, dtype: DType, device: Device, tag: Tag },
 }
 

@@ -62,7 +62,7 @@ impl Stream {
         Stream { device: device.clone(), id }
     }
 
-    /// The device whose work it queues.
+    /// The device whose work this stream queues.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -222,7 +222,7 @@ struct Recorded {
     device: Device,
     /// `None` on a synchronous device.
     id: Option<EventId>,
-    /// When the work before it finishes on a simulated GPU.
+    /// When the work before the event finishes on a simulated GPU.
     at: Option<f64>,
 }
 

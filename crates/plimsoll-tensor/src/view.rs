@@ -215,7 +215,7 @@ impl<'a> Out<'a> {
 /// One run of a kernel. Outputs share no memory with inputs or with each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// The tensors to read, in the operator's order. One that is changed in place is only in `outs`.
+    /// The tensors to read, in the operator's order. A tensor that is changed in place is only in `outs`.
     pub ins: &'a [View<'a>],
     /// The tensors to write, in the operator's order.
     pub outs: &'a [View<'a>],

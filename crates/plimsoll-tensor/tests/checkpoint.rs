@@ -157,6 +157,22 @@ fn a_function_that_computes_something_else_is_named() {
 }
 
 #[test]
+fn a_second_run_that_panics_leaves_the_random_numbers_as_they_were() {
+    let device = Device::cpu_with(CpuConfig::default());
+    let x = leaf(&[4, 8], &device);
+    let function = |x: &[Tensor]| {
+        assert!(!is_recomputing(), "the second run");
+        x[0].mul(&Tensor::randn(&[4, 8], x[0].device())?)?.tanh()
+    };
+    let y = checkpoint(function, &[&x]).unwrap();
+    Tensor::randn(&[4], &device).unwrap();
+    let before = device.rng_state();
+    let error = y.sum().unwrap().backward().unwrap_err().to_string();
+    assert!(error.contains("the second run"), "{error}");
+    assert_eq!(device.rng_state(), before);
+}
+
+#[test]
 fn a_sequence_is_cut_into_segments() {
     let device = Device::cpu();
     let x = leaf(&[4], &device);

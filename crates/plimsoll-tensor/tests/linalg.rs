@@ -128,6 +128,13 @@ fn a_matrix_without_a_result_is_named() {
     linalg::det(&leaf).unwrap().backward().unwrap();
     let grad = leaf.grad().unwrap().to_vec::<f32>().unwrap();
     assert!(grad.iter().zip([4.0, -2.0, -2.0, 1.0]).all(|(a, b)| (a - b).abs() < 1e-5), "{grad:?}");
+    // Ones below the diagonal: most pivots are zero, although only one row depends on the others.
+    let below = Tensor::ones(&[20, 20], &device).unwrap().tril(-1).unwrap().detach();
+    let below = below.requires_grad_(true).unwrap();
+    linalg::det(&below).unwrap().backward().unwrap();
+    let grad = below.grad().unwrap().to_vec::<f32>().unwrap();
+    let expected = |at: usize| if at == 19 { -1.0 } else { 0.0 };
+    assert!(grad.iter().enumerate().all(|(at, x)| (x - expected(at)).abs() < 1e-5), "{grad:?}");
     let (sign, log) = linalg::slogdet(&leaf).unwrap();
     assert_eq!((sign.item::<f32>().unwrap(), log.item::<f32>().unwrap()), (0.0, f32::NEG_INFINITY));
     assert!(text(log.backward()).contains(singular));
@@ -137,6 +144,7 @@ fn a_matrix_without_a_result_is_named() {
 fn what_does_not_fit_is_an_error() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, &Device::cpu()).unwrap();
     let halves = zeros(&[2, 2]).to_dtype(DType::F16).unwrap();
+    let right = TriangularOptions { left: false, ..TriangularOptions::default() };
     assert!(text(linalg::inv(&halves)).contains("expected float32 or float64, got float16"));
     assert!(text(linalg::qr(zeros(&[2, 2]).to_dtype(DType::I64).unwrap())).contains("got int64"));
     for (error, expected) in [
@@ -163,10 +171,35 @@ fn what_does_not_fit_is_an_error() {
         ),
         (text(linalg::norm(zeros(&[2, 2, 2]), MatrixNorm::Fro, &[], false)), "linalg_norm: the order Fro"),
         (text(linalg::norm(zeros(&[2]), MatrixNorm::Nuc, &[], false)), "linalg_norm: the order Nuc"),
+        (
+            text(linalg::solve_triangular(zeros(&[2, 2]), zeros(&[4, 3]), right)),
+            "linalg_solve_triangular: [4, 3] times [2, 2]: the columns differ",
+        ),
         (text(linalg::vector_norm(zeros(&[0]), f64::INFINITY, &[], false)), "norm"),
+        (text(linalg::vector_norm(zeros(&[2, 0]), -1.0, &[1], false)), "[2, 0] has no elements"),
+        (text(linalg::matrix_norm(zeros(&[0, 3]), -2.0, [0, 1], false)), "amin"),
     ] {
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn norms_of_no_elements_are_zero_as_in_pytorch() {
+    for shape in [[0, 3], [3, 0], [0, 0]] {
+        let x = Tensor::zeros(&shape, &Device::cpu()).unwrap();
+        let orders = [MatrixNorm::Fro, MatrixNorm::Nuc, 1.0.into(), 2.0.into(), f64::INFINITY.into()];
+        for order in orders {
+            let norm = linalg::matrix_norm(&x, order, [0, 1], false).unwrap();
+            assert_eq!(norm.item::<f32>().unwrap(), 0.0, "{order:?} of {shape:?}");
+        }
+    }
+    let batch = Tensor::zeros(&[2, 0, 3], &Device::cpu()).unwrap();
+    assert_eq!(linalg::matrix_norm(&batch, 2.0, [-2, -1], true).unwrap().shape(), [2, 1, 1]);
+    let none = Tensor::zeros(&[0, 300, 300], &Device::cpu()).unwrap();
+    assert_eq!(linalg::det(&none).unwrap().shape(), [0]);
+    assert_eq!(linalg::inv(&none).unwrap().shape(), [0, 300, 300]);
+    let (u, s, _) = linalg::svd(&none).unwrap();
+    assert_eq!((u.shape(), s.shape()), (&[0, 300, 300][..], &[0, 300][..]));
 }
 
 #[test]

@@ -8,7 +8,8 @@ use plimsoll_tensor::label::{Span, intern};
 use plimsoll_tensor::suite::{Case, check_on};
 use plimsoll_tensor::testing::{LateConfig, Pauses, evict_at_random};
 use plimsoll_tensor::{
-    Category, CpuConfig, DType, Device, Error, OPERATORS, SimConfig, State, Stream, Tensor, with_stream,
+    Category, CpuConfig, DType, Device, Error, OPERATORS, SimConfig, State, Stream, Tensor, autocast,
+    with_stream,
 };
 
 fn own() -> Device {
@@ -78,6 +79,15 @@ fn an_evicted_tensor_is_computed_again_when_it_is_needed() {
         assert_eq!((y.state(), runs.load(Ordering::Relaxed)), (State::Resident, 1));
         assert_eq!(device.memory_allocated(), 2 << 20);
     }
+}
+
+#[test]
+fn a_recipe_runs_under_the_autocast_of_its_eviction() {
+    let x = Tensor::full(&[4, 4], 1.0, DType::F32, &own()).unwrap();
+    let y = x.matmul(&x).unwrap();
+    y.evict_with(move || x.matmul(&x)).unwrap();
+    let z = autocast::autocast(DType::BF16, || y.add_scalar(1.0)).unwrap();
+    assert_eq!((z.dtype(), z.to_vec::<f32>().unwrap()), (DType::F32, vec![5.0; 16]));
 }
 
 #[test]

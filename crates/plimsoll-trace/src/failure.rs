@@ -29,8 +29,8 @@ pub struct Failure {
     pub segment_bytes: u64,
     /// The process's limit, if a limit rejected the request.
     pub limit: Option<Limit>,
-    /// Whether less memory was available than any GPU has that PyTorch supports, so that other processes must use the
-    /// remaining memory. Set only for recordings of PyTorch, and only without a [`Limit`].
+    /// Whether less memory was available than on any GPU that PyTorch supports, so that other processes must be using
+    /// the rest. Set only for recordings of PyTorch, and only without a [`Limit`].
     pub is_shared: bool,
     /// The number of failed requests, including this one.
     pub failures: usize,
@@ -147,7 +147,7 @@ impl Failure {
         self.limit.map(|limit| limit.at_least_bytes).or(whole)
     }
 
-    /// The upper bound of the capacity: under a [`Limit`], one byte less than what was rejected.
+    /// An upper bound of the capacity. Under a [`Limit`], it is one byte less than the total that was rejected.
     pub fn most_capacity_bytes(&self) -> Option<u64> {
         self.limit.map(|limit| limit.below_bytes.saturating_sub(1)).or(self.capacity_bytes())
     }

@@ -21,13 +21,13 @@ pub struct Report {
 pub enum Rank {
     /// Directly below the verdict, regardless of length.
     Head,
-    /// In the short text.
+    /// Shown in the short text.
     Screen,
-    /// In the short text if there is room for it.
+    /// Shown in the short text if there is room for it.
     Spare,
-    /// In the full text.
+    /// Shown in the full text.
     Full,
-    /// Only in the JSON.
+    /// Shown only in the JSON.
     Data,
 }
 

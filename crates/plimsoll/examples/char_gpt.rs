@@ -10,11 +10,10 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll::data::{DataLoader, RandomSampler, Text};
+use plimsoll::Bytes;
+use plimsoll::data::{RandomSampler, Text};
 use plimsoll::models::{Gpt2, Gpt2Config};
-use plimsoll::nn::{Module, Scope};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
-use plimsoll::{Bytes, Device, Tensor, no_grad};
+use plimsoll::prelude::*;
 
 const CONTEXT: usize = 64;
 const BATCH: usize = 16;

@@ -10,18 +10,16 @@
 
 mod support;
 
-use plimsoll::Reduction;
 use plimsoll::amp::{GradScaler, GradScalerState};
 use plimsoll::autocast::autocast;
 use plimsoll::models::{Llama, LlamaConfig};
 use plimsoll::nn::{
-    BatchNorm2d, Conv2d, ConvTranspose2d, ConvTransposeConfig, Embedding, GroupNorm, LSTM, Linear, Module,
-    PackedSequence, RecurrentOptions, Scope,
+    BatchNorm2d, Conv2d, ConvTranspose2d, ConvTransposeConfig, Embedding, GroupNorm, LSTM, Linear,
+    PackedSequence, RecurrentOptions,
 };
-use plimsoll::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm_};
+use plimsoll::prelude::*;
 use plimsoll::{
-    CrossEntropyOptions, DType, Device, InterpolateMode, MaxPool2dOptions, ResizeTo, Result, Tensor,
-    allow_tf32_in_convolutions, members, no_grad,
+    CrossEntropyOptions, InterpolateMode, MaxPool2dOptions, ResizeTo, Result, allow_tf32_in_convolutions,
 };
 use support::{Arguments, Failure};
 

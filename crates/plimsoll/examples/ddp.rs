@@ -10,12 +10,11 @@ use std::error::Error;
 use std::sync::Arc;
 use std::thread;
 
-use plimsoll::data::{DataLoader, RandomSampler, Text};
+use plimsoll::data::{RandomSampler, Text};
 use plimsoll::models::{Gpt2, Gpt2Config};
-use plimsoll::nn::{Module, Scope};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
 use plimsoll::parallel::{DdpOptions, DistributedDataParallel};
-use plimsoll::{Device, ProcessGroup, Tensor, dist};
+use plimsoll::prelude::*;
+use plimsoll::{ProcessGroup, dist};
 
 const CONTEXT: usize = 32;
 /// The batch size, in total over all ranks.

@@ -9,6 +9,9 @@
 //! - `recompute=N`: the number of layers whose MLP recomputes its first products; or `peak=14.5e9`: the smallest number with which
 //!   training reserves at most this many bytes;
 //! - `budget=BYTES` or `budget=auto`: blocks are checkpointed so that they keep at most this many bytes, or as few as possible;
+//! - `host=BYTES`: with `budget`, blocks may also wait in pinned host memory, at most this many bytes; without, `offload=BYTES`: saved tensors
+//!   wait there as far as their copies are hidden, at most this many bytes;
+//! - `--in-backward`: the optimizer steps in the backward pass; `--state-on-host`: its state waits in pinned host memory;
 //! - `optimizer=adamw8bit`: AdamW with its moments in 8 bits;
 //! - `rounding=SEED`: with `bf16-model`, stochastic rounding in place of the 32-bit copies;
 //! - `--traced`: the memory of a step is planned after the second one;
@@ -32,20 +35,23 @@ mod support;
 use std::any::Any;
 
 use plimsoll::autocast::autocast;
-use plimsoll::checkpoint::Budget;
+use plimsoll::checkpoint::Checkpointer;
 use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
-use plimsoll::nn::{Module, Scope};
-use plimsoll::optim::{AdamW, AdamW8bit, AdamW8bitOptions, AdamWOptions, Algorithm, Optimizer, OptimizerOf};
+use plimsoll::offload::OffloadActivations;
+use plimsoll::optim::{
+    AdamW8bit, AdamW8bitOptions, Algorithm, OptimizerOf, StepInBackward, step_in_backward,
+};
 use plimsoll::parallel::{
     DdpOptions, DeviceMesh, DistributedDataParallel, FullyShardOptions, Shard, fully_shard,
 };
-use plimsoll::{CapturedStep, DType, Device, ProcessGroup, Result, Tensor};
+use plimsoll::prelude::*;
+use plimsoll::{CapturedStep, ProcessGroup, Result};
 use support::{Arguments, Failure, Trained};
 
 /// A language model: GPT-2 or Llama.
 trait Language: Module {
     fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor>;
-    fn checkpoint_within(&mut self, budget: Budget);
+    fn checkpoint_within(&mut self, checkpointer: Checkpointer);
 }
 
 impl Language for Gpt2 {
@@ -53,8 +59,8 @@ impl Language for Gpt2 {
         Gpt2::loss(self, tokens, targets)
     }
 
-    fn checkpoint_within(&mut self, budget: Budget) {
-        Gpt2::checkpoint_within(self, budget);
+    fn checkpoint_within(&mut self, checkpointer: Checkpointer) {
+        Gpt2::checkpoint_within(self, checkpointer);
     }
 }
 
@@ -63,8 +69,8 @@ impl Language for Llama {
         Llama::loss(self, tokens, targets)
     }
 
-    fn checkpoint_within(&mut self, budget: Budget) {
-        Llama::checkpoint_within(self, budget);
+    fn checkpoint_within(&mut self, checkpointer: Checkpointer) {
+        Llama::checkpoint_within(self, checkpointer);
     }
 }
 
@@ -86,16 +92,25 @@ fn batch(arguments: &Arguments) -> (usize, usize) {
 
 /// The optimizer, which rounds 16-bit parameters stochastically or keeps 32-bit copies of them.
 fn in_16_bits<O: Algorithm>(arguments: &Arguments, optimizer: OptimizerOf<O>) -> OptimizerOf<O> {
-    match arguments.option("rounding").and_then(|seed| seed.parse().ok()) {
+    let optimizer = match arguments.option("rounding").and_then(|seed| seed.parse().ok()) {
         Some(seed) => optimizer.with_stochastic_rounding(seed),
         None => optimizer.with_master_weights(),
-    }
+    };
+    if arguments.state_on_host { optimizer.with_offloaded_state() } else { optimizer }
+}
+
+/// What updates the parameters: an optimizer, or steps in the backward pass.
+enum Updates {
+    After(Box<dyn Optimizer>),
+    InBackward(#[allow(dead_code, reason = "kept until the end")] StepInBackward<AdamWOptions>),
 }
 
 /// A model, its optimizer and one batch.
 struct Training<M> {
     model: M,
-    adam: Box<dyn Optimizer>,
+    adam: Updates,
+    /// Offloads what the forward pass saves.
+    offload: Option<OffloadActivations>,
     tokens: Tensor,
     targets: Tensor,
     /// Whether the forward pass runs under autocast.
@@ -118,8 +133,8 @@ impl<M: Language> Training<M> {
         if arguments.get(4, "f32") == "bf16-model" {
             model.bfloat16()?;
         }
-        if let Some(budget) = arguments.budget()? {
-            model.checkpoint_within(budget);
+        if let Some(checkpointer) = arguments.checkpointer()? {
+            model.checkpoint_within(checkpointer);
         }
         let mut parameters = model.parameters();
         let shares_layers = arguments.tensor_ranks() > 1;
@@ -141,14 +156,23 @@ impl<M: Language> Training<M> {
         };
         let ranks = averages.map(|averages| (mesh.world().clone(), data.world().size(), averages));
         let lr = 3e-4;
-        let adam: Box<dyn Optimizer> = match arguments.option("optimizer") {
+        let adam = match arguments.option("optimizer") {
             Some("adamw8bit") => {
                 let options = AdamW8bitOptions { lr, ..AdamW8bitOptions::default() };
-                Box::new(in_16_bits(arguments, AdamW8bit::new(parameters, options)))
+                Updates::After(Box::new(in_16_bits(arguments, AdamW8bit::new(parameters, options))))
+            }
+            _ if arguments.in_backward => {
+                let options = AdamWOptions { lr, ..AdamWOptions::default() };
+                let steps = step_in_backward(&parameters, options)?.with_master_weights();
+                Updates::InBackward(if arguments.state_on_host {
+                    steps.with_offloaded_state()
+                } else {
+                    steps
+                })
             }
             _ => {
                 let options = AdamWOptions { lr, ..AdamWOptions::default() };
-                Box::new(in_16_bits(arguments, AdamW::new(parameters, options)))
+                Updates::After(Box::new(in_16_bits(arguments, AdamW::new(parameters, options))))
             }
         };
         let draw = |seed: i64| {
@@ -160,7 +184,8 @@ impl<M: Language> Training<M> {
         let (tokens, targets) = (draw(2 * rank + 1)?, draw(2 * rank + 2)?);
         let short = arguments.get(4, "f32") == "bf16";
         let drops = arguments.traced;
-        Ok(Training { model, adam, tokens, targets, short, drops, ranks })
+        let offload = arguments.offload()?;
+        Ok(Training { model, adam, offload, tokens, targets, short, drops, ranks })
     }
 }
 
@@ -178,10 +203,20 @@ impl<M: Language> Trained for Training<M> {
     }
 
     fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
-        let Training { model, adam, tokens, targets, short, drops, .. } = self;
-        let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+        let Training { model, adam, offload, tokens, targets, short, drops, .. } = self;
+        let forward = |inputs: &[Tensor]| {
             let loss = || model.loss(&inputs[0], &inputs[1]);
-            let loss = if *short { autocast(DType::BF16, loss)? } else { loss()? };
+            let loss = || if *short { autocast(DType::BF16, loss) } else { loss() };
+            offload.as_ref().map_or_else(loss, |offload| offload.run(loss))
+        };
+        let inputs = [tokens.clone(), targets.clone()];
+        let Updates::After(adam) = adam else {
+            let loss = forward(&inputs)?;
+            loss.backward()?;
+            return Ok(loss.detach());
+        };
+        let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+            let loss = forward(inputs)?;
             loss.backward()?;
             optimizers[0].step()?;
             Ok(vec![loss])
@@ -190,7 +225,7 @@ impl<M: Language> Trained for Training<M> {
         adam.zero_grad();
         let outputs = match captured {
             Some(captured) => captured.run(&[&*tokens, &*targets], &mut [&mut **adam], step)?,
-            None => step(&[tokens.clone(), targets.clone()], &mut [&mut **adam])?,
+            None => step(&inputs, &mut [&mut **adam])?,
         };
         if *drops {
             adam.zero_grad();

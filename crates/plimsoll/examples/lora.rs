@@ -1,11 +1,11 @@
 //! Fine-tunes a GPT-2 with LoRA: each attention's first product gets an update of low rank, and only the updates are trained and
 //! saved, in peft's format. The model here is small and new; `load_pretrained` fills one with published weights.
 
+use plimsoll::Result;
 use plimsoll::models::{Gpt2, Gpt2Config};
-use plimsoll::nn::{Init, Layer, Linear, Module, Scope};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+use plimsoll::nn::{Layer, Linear};
+use plimsoll::prelude::*;
 use plimsoll::serialize::{Renamed, StateDict, Strict, open, save};
-use plimsoll::{Device, Result, Tensor, members};
 
 // The lines from here to the next comment are LoRA.
 #[derive(Clone)]

@@ -10,12 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll::backend::{Addr, Backend, Config, DeviceMemory, Driver, DriverError, Launch, Limit, View};
-use plimsoll::nn::{Linear, Module, ReLU, Scope, Sequential};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+use plimsoll::nn::{Linear, ReLU};
+use plimsoll::prelude::*;
 use plimsoll::suite::Case;
 use plimsoll::{
-    DType, Device, DeviceProperties, In, Kernel, MemoryInfo, OPERATORS, Out, Result, StreamId, Tensor,
-    check_backend, memory,
+    DeviceProperties, In, Kernel, MemoryInfo, OPERATORS, Out, Result, StreamId, check_backend, memory,
 };
 
 const CAPACITY: u64 = 1 << 30;

@@ -1,7 +1,7 @@
 //! Measures training steps of image models: time, losses and peaks. `cargo run --release --example vision_step -- cuda:0 resnet50
 //! 128 bf16`.
 //!
-//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (with SGD and momentum: `lenet`, `resnet18`, `resnet50`; with AdamW: `vit-tiny`,
+//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (with SGD and momentum: `lenet`, `resnet18`, `resnet50`, `resnet1001`; with AdamW: `vit-tiny`,
 //! `vit-b16`), batch size, `f32`, `f32-exact` (without TF32), `bf16` (autocast) or `bf16-model` (a ViT with parameters in 16 bits
 //! and 32-bit copies in the optimizer), number of steps, size of the images, `nhwc` (channels-last) or `nchw`, and the learning
 //! rate. Weights and images are random. Options:
@@ -11,6 +11,8 @@
 //!   every second block, or also the last convolutions of bottlenecks (`expansions`);
 //! - for a ResNet, `budget=BYTES` or `budget=auto`: blocks are checkpointed so that they keep at most this many bytes, or as few as
 //!   possible;
+//! - `host=BYTES`: with `budget`, blocks may also wait in pinned host memory, at most this many bytes; without, `offload=BYTES`: saved tensors
+//!   wait there as far as their copies are hidden, at most this many bytes;
 //! - `limit=BYTES`: a limit of reserved bytes, within which tensors are evicted and computed again;
 //! - `settings=…`: allocator settings in the format of `PYTORCH_ALLOC_CONF`; by default that variable's value, or expandable
 //!   segments if it is not set;
@@ -25,9 +27,10 @@ mod support;
 
 use plimsoll::autocast::autocast;
 use plimsoll::models::{ResNet, ResNetConfig, Vit, VitConfig};
-use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
-use plimsoll::{CapturedStep, DType, Device, MemoryFormat, Result, Tensor};
+use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, ReLU};
+use plimsoll::offload::OffloadActivations;
+use plimsoll::prelude::*;
+use plimsoll::{CapturedStep, MemoryFormat, Result};
 use support::{Arguments, Failure, Trained};
 
 fn lenet(scope: &Scope) -> Result<Sequential> {
@@ -59,7 +62,7 @@ fn resnet(
         "expansions" => model.recompute_activations().recompute_outputs().recompute_expansions(),
         _ => return Err("recompute= is `activations`, `outputs` or `expansions`".into()),
     };
-    model.checkpoint_within(arguments.budget()?);
+    model.checkpoint_within(arguments.checkpointer()?);
     Ok(model)
 }
 
@@ -71,6 +74,8 @@ struct Training<M> {
     labels: Tensor,
     /// Whether the forward pass runs under autocast.
     short: bool,
+    /// Offloads what the forward pass saves.
+    offload: Option<OffloadActivations>,
 }
 
 impl<M: Module> Training<M> {
@@ -101,7 +106,8 @@ impl<M: Module> Training<M> {
         let images = if kind == "bf16-model" { images.to_dtype(DType::BF16)? } else { images };
         let labels: Vec<i64> = (0..batch as i64).map(|i| i * 7919 % classes as i64).collect();
         let labels = Tensor::from_slice(&labels, &[batch], device)?;
-        Ok(Training { model, optimizer, images, labels, short: kind == "bf16" })
+        let offload = arguments.offload()?;
+        Ok(Training { model, optimizer, images, labels, short: kind == "bf16", offload })
     }
 
     fn show(mut self, arguments: &Arguments, device: &Device) -> std::result::Result<(), Failure> {
@@ -116,10 +122,11 @@ impl<M: Module> Trained for Training<M> {
     }
 
     fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
-        let Training { model, optimizer, images, labels, short } = self;
+        let Training { model, optimizer, images, labels, short, offload } = self;
         let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
             let loss = || model.forward(&inputs[0])?.cross_entropy(&inputs[1]);
-            let loss = if *short { autocast(DType::BF16, loss)? } else { loss()? };
+            let loss = || if *short { autocast(DType::BF16, loss) } else { loss() };
+            let loss = offload.as_ref().map_or_else(loss, |offload| offload.run(loss))?;
             loss.backward()?;
             optimizers[0].step()?;
             Ok(vec![loss])
@@ -194,10 +201,13 @@ fn main() -> std::result::Result<(), Failure> {
         "lenet" => convolutional(&arguments, [1, 28, 10], |scope| Ok(lenet(scope)?)),
         "resnet18" => of_resnet(ResNetConfig::resnet18()),
         "resnet50" => of_resnet(ResNetConfig::resnet50()),
+        // 333 bottleneck blocks of three convolutions, the first convolution and the last layer.
+        "resnet1001" => of_resnet(ResNetConfig { layers: [83, 83, 83, 84], ..ResNetConfig::resnet50() }),
         "vit-tiny" => vit(&arguments, &vit_tiny),
         "vit-b16" => vit(&arguments, &VitConfig::b_16()),
         other => {
-            Err(format!("no model `{other}`: use lenet, resnet18, resnet50, vit-tiny or vit-b16").into())
+            Err(format!("no model `{other}`: use lenet, resnet18, resnet50, resnet1001, vit-tiny or vit-b16")
+                .into())
         }
     }
 }

@@ -27,7 +27,7 @@ const MOST_GRAPHS: usize = 8;
 /// The last run before a capture is recorded: what it requests and when it frees it. All of that is packed into one arena, from
 /// which the captured step gets its memory ([`CapturedStep::plan`]). So the bytes of a captured step are known before it is
 /// captured, and are hardly more than the most that are in use at a time. All graphs share the arena. For a shape that needs a
-/// larger one, the arena is replaced, and other shapes are captured again when they come.
+/// larger one, the arena is replaced, and other shapes are captured again at their next run.
 ///
 /// The results are bit for bit those of the step without capture: random numbers continue, optimizers count their steps, and a
 /// changed learning rate takes effect. Everything else that the program itself decides (`if`, `train` and `eval`, the number of
@@ -76,8 +76,9 @@ pub struct CapturedStep {
 struct Shape {
     inputs: Vec<Form>,
     runs: u64,
-    /// Whether each parameter had a gradient before the recorded run, or else the captured one; `None` if that does not
-    /// matter: Note [Gradients of the run before]. Empty if it matters for none, or is not known yet.
+    /// Whether each parameter had a gradient before the recorded run or, if none was recorded, before the captured run;
+    /// `None` if that does not matter: Note [Gradients of the run before]. Empty if it matters for no parameter, or is
+    /// not known yet.
     had_gradients: Vec<Option<bool>>,
     recorded: Option<Recorded>,
     captured: Option<Captured>,
@@ -97,18 +98,20 @@ enum Place {
     Captured(usize),
     /// As usual, and its requests for memory are recorded.
     Recorded(usize),
-    /// As usual.
+    /// As usual, without recording.
     Usual,
 }
 
-// Note [State apart]. The first run allocates the state of optimizers. Between its temporary tensors, state would keep pieces of
-// memory from being returned to the device, and the arena could not use them. So state has a pool of its own.
+// Note [State apart]. The first run allocates the state of optimizers. If it were allocated between the run's temporary
+// tensors, state would keep pieces of memory from being returned to the device, and the arena could not use them. So
+// state has a pool of its own.
 
-// Note [Gradients of the run before]. A step that clears gradients itself drops those of the run before and makes new ones. In a
-// capture, both would be alive until the step clears them, one set outside the arena or where another shape has left it. So the
-// gradients are dropped before the capture, if the recorded run shows that the step drops them. Of other parameters it matters
-// whether they have gradients: the step makes new ones, or adds to those. So there is a graph for each case, and a graph that adds
-// to gradients is captured again if they are other tensors now. No graph of another shape overwrites them.
+// Note [Gradients of the run before]. A step that clears gradients itself drops those of the previous run and makes new
+// ones. In a capture, both sets would exist until the step clears the old one, which is outside the arena or where
+// another shape has left it. So the gradients are dropped before the capture, if the recorded run shows that the step
+// drops them. For all other parameters, it matters whether they have gradients: the step makes new gradients, or adds
+// to the existing ones. So there is a graph for each case, and a graph that adds to gradients is captured again if
+// these have become other tensors. No graph of another shape overwrites them.
 
 /// The properties of an input that must match for a graph to accept it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +137,7 @@ struct Gradient {
     parameter: Tensor,
     /// The gradient that a replay writes.
     written: Option<Tensor>,
-    /// Whether it was there before, so that the step adds to it or leaves it.
+    /// Whether the gradient existed before the capture, so that the step adds to it or leaves it.
     was_there: bool,
 }
 
@@ -183,9 +186,9 @@ impl CapturedStep {
         self.pool = None;
     }
 
-    /// Runs `step`, as usual or by a replay, with these inputs and all optimizers that it steps, or whose parameters get gradients
-    /// in it: a replay leaves the gradients of other parameters as they were at the capture. The tensors that `step` returns
-    /// are detached; after a replay, the next replay overwrites them.
+    /// Runs `step` with these inputs, as usual or by a replay. Pass all optimizers that it steps, or whose parameters
+    /// get gradients in it: a replay leaves the gradients of other parameters as they were at the capture. The tensors
+    /// that `step` returns are detached; after a replay, the next replay overwrites them.
     ///
     /// # Errors
     /// The errors of `step`. During the capture, also [`Error::Captured`] for operations that cannot be replayed, such
@@ -284,8 +287,8 @@ impl CapturedStep {
         }
     }
 
-    /// The memory pool for a graph of this shape. `keeps` says that there are gradients to which the step adds, perhaps in the arena:
-    /// it is not replaced then.
+    /// The memory pool for a graph of this shape. `keeps` says that there are gradients to which the step adds, perhaps
+    /// in the arena, so the arena must not be replaced.
     fn pool(&mut self, at: usize, keeps: bool) -> Result<GraphPool> {
         let plan = self.shapes[at].recorded.as_ref().map(|recorded| &recorded.plan);
         let arena_bytes = plan.map_or(0, |plan| plan.report().arena_bytes);
@@ -305,7 +308,7 @@ impl CapturedStep {
         Ok(self.pool.insert(pool).clone())
     }
 
-    /// How a step with these inputs and the gradients that are there runs.
+    /// How a step runs with these inputs and the current gradients.
     fn place(&mut self, inputs: &[Tensor], optimizers: &[&mut dyn Optimizer]) -> Place {
         if !self.device.captures() {
             return Place::Usual;
@@ -316,7 +319,7 @@ impl CapturedStep {
             dtype: input.dtype(),
         };
         let forms: Vec<Form> = inputs.iter().map(form).collect();
-        // Most steps clear gradients themselves, and a replay does not look for them then.
+        // Most steps clear gradients themselves; for them, a replay does not check the gradients.
         let now = LazyCell::new(|| has_gradients(optimizers));
         let suits = |shape: &Shape| {
             let mut had = shape.had_gradients.iter().enumerate();
@@ -324,7 +327,8 @@ impl CapturedStep {
         };
         let mut of_form =
             self.shapes.iter().enumerate().filter(|(_, shape)| shape.inputs == forms).peekable();
-        // With other gradients than in the runs before, one more run is recorded, if runs are recorded after others at all.
+        // If other parameters have gradients than in all runs so far, this counts as a new shape, and one more run is
+        // recorded, unless no runs are recorded at all.
         let runs = of_form.peek().map_or(0, |_| self.warm_up.saturating_sub(1).max(1));
         let at = match of_form.find(|(_, shape)| suits(shape)) {
             Some((at, _)) => at,
@@ -395,7 +399,7 @@ impl Shape {
 }
 
 impl Captured {
-    /// Whether the gradients that were there before the capture are the present ones.
+    /// Whether the gradients from before the capture are still the current ones.
     fn adds_to_these(&self) -> bool {
         self.gradients.iter().filter(|gradient| gradient.was_there).all(
             |Gradient { parameter, written, .. }| {

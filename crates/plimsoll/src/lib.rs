@@ -5,9 +5,7 @@
 //! name for something, that name is used.
 //!
 //! ```
-//! use plimsoll::nn::{self, Module};
-//! use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-//! use plimsoll::{Device, Tensor};
+//! use plimsoll::prelude::*;
 //!
 //! let device = Device::cpu();
 //! device.set_memory_limit(64 << 20);
@@ -46,7 +44,9 @@
 //! | `parallel/` | one model on several ranks |
 //! | `captured_step.rs` | a training step that is captured and replayed |
 //! | `trainer/` | the usual training loop |
+//! | `fit.rs` | the fastest techniques within a memory limit, found by simulated runs |
 //! | `techniques.rs` | the usual memory-saving techniques, as documentation |
+//! | `prelude.rs` | the names that most programs import |
 //! | `models/` | models whose parameters have the names of pretrained weights |
 
 #![forbid(unsafe_code)]
@@ -56,11 +56,13 @@ mod captured_step;
 pub mod data;
 pub mod dist;
 pub mod distributions;
+pub mod fit;
 pub mod memory;
 pub mod models;
 pub mod nn;
 pub mod optim;
 pub mod parallel;
+pub mod prelude;
 pub mod serialize;
 mod state_dict;
 pub mod techniques;

@@ -31,6 +31,43 @@
 //! # Ok::<(), plimsoll::Error>(())
 //! ```
 //!
+//! # Saved tensors wait on the host, and the GPU does not
+//!
+//! Copies overlap with the computation, on their own streams. By default, a tensor leaves the GPU only if, according to
+//! the GPU's datasheet, its copies are hidden; the order of the last backward pass decides what is copied back next.
+//!
+//! ```
+//! use plimsoll::offload::{OffloadActivations, OffloadOptions};
+//! # use plimsoll::nn::{Linear, Module, Scope, Sequential};
+//! # use plimsoll::{Device, SimConfig, Tensor};
+//! # let device = Device::sim(SimConfig::like("H200")?);
+//! # let model = Sequential::new(&Scope::new(&device, 1)).add("fc", |s| Linear::new(s, 8, 8))?;
+//! # let x = Tensor::ones(&[4, 8], &device)?;
+//! let offload = OffloadActivations::new(OffloadOptions::default()); // kept for all steps
+//! let loss = offload.run(|| model.forward(&x)?.square()?.mean())?;
+//! loss.backward()?;
+//! # Ok::<(), plimsoll::Error>(())
+//! ```
+//!
+//! # Optimizer state waits on the host
+//!
+//! While the backward pass computes gradients, the state of the parameters that are stepped next is copied to the GPU, and that of
+//! others back. `OptimizerOf::with_offloaded_state` does the same in a step after the backward pass, which then takes as long as
+//! the copies.
+//!
+//! ```
+//! use plimsoll::optim::{AdamWOptions, step_in_backward};
+//! # use plimsoll::nn::{Linear, Module, Scope, Sequential};
+//! # use plimsoll::{Device, SimConfig, Tensor};
+//! # let device = Device::sim(SimConfig::like("H200")?);
+//! # let model = Sequential::new(&Scope::new(&device, 1)).add("fc", |s| Linear::new(s, 8, 8))?;
+//! # let x = Tensor::ones(&[4, 8], &device)?;
+//! let steps = step_in_backward(&model.parameters(), AdamWOptions::default())?.with_offloaded_state();
+//! model.forward(&x)?.square()?.mean()?.backward()?; // also steps
+//! # drop(steps);
+//! # Ok::<(), plimsoll::Error>(())
+//! ```
+//!
 //! # Activations are computed twice
 //!
 //! ```
@@ -48,7 +85,8 @@
 //! # Activations within a budget
 //!
 //! The blocks are measured once. Then the cheapest schedule that keeps no more than the budget runs: some blocks keep what they
-//! save, the others are computed again.
+//! save, the others are computed again. `with_offload(bytes)` also moves saved tensors to pinned host memory: at most
+//! this many bytes, and only as far as the copies are hidden.
 //!
 //! ```
 //! use plimsoll::checkpoint::{Budget, Checkpointer};

@@ -10,7 +10,9 @@ use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
 use plimsoll::nn::{
     BatchNorm2d, Conv2d, Conv2dConfig, InstanceNorm2d, InstanceNormConfig, Module, Scope, SpectralNorm,
 };
+use plimsoll::offload::OffloadOptions;
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+use plimsoll::testing::LateConfig;
 use plimsoll::{Category, CpuConfig, DType, Device, Result, SimConfig, Tensor};
 
 /// A block of a pre-activation residual network (He et al. 2016), with a bottleneck.
@@ -125,31 +127,51 @@ fn tokens(device: &Device, rows: usize) -> Tensor {
     Tensor::from_slice(&ids, &[rows, 16], device).unwrap()
 }
 
+/// The losses and gradients of three steps of two models.
+fn trained(
+    device: &Device,
+    dtype: Option<DType>,
+    checkpointer: impl Fn() -> Option<Checkpointer>,
+) -> Vec<Vec<f32>> {
+    let x = tokens(device, 4);
+    device.manual_seed(1);
+    let (mut gpt2, mut llama) = (gpt2(device), llama(device));
+    gpt2.checkpoint_within(checkpointer());
+    llama.checkpoint_within(checkpointer());
+    let parameters = [gpt2.parameters(), llama.parameters()].concat();
+    let mut adamw = AdamW::new(parameters, AdamWOptions::default());
+    let mut all = Vec::new();
+    // Weights that an optimizer has changed: a piece that is computed again must not leave old ones behind.
+    for _ in 0..3 {
+        adamw.zero_grad();
+        all.extend(step(&gpt2, &autocast(dtype, || gpt2.loss(&x, &x)).unwrap()));
+        all.extend(step(&llama, &autocast(dtype, || llama.loss(&x, &x)).unwrap()));
+        adamw.step().unwrap();
+    }
+    all
+}
+
 #[test]
 fn models_within_a_budget_compute_the_same_bits() {
     let device = Device::cpu_with(CpuConfig::default());
-    let x = tokens(&device, 4);
     for dtype in [None, Some(DType::BF16)] {
-        let run = |budget: Option<Budget>| {
-            device.manual_seed(1);
-            let (mut gpt2, mut llama) = (gpt2(&device), llama(&device));
-            gpt2.checkpoint_within(budget);
-            llama.checkpoint_within(budget);
-            let parameters = [gpt2.parameters(), llama.parameters()].concat();
-            let mut adamw = AdamW::new(parameters, AdamWOptions::default());
-            let mut all = Vec::new();
-            // Weights that an optimizer has changed: a piece that is computed again must not leave old ones behind.
-            for _ in 0..3 {
-                adamw.zero_grad();
-                all.extend(step(&gpt2, &autocast(dtype, || gpt2.loss(&x, &x)).unwrap()));
-                all.extend(step(&llama, &autocast(dtype, || llama.loss(&x, &x)).unwrap()));
-                adamw.step().unwrap();
-            }
-            all
-        };
-        let plain = run(None);
+        let plain = trained(&device, dtype, || None);
         for budget in [Budget::Auto, Budget::Bytes(600 << 10), Budget::Segments(3)] {
-            assert!(run(Some(budget)) == plain, "{dtype:?}, {budget:?}");
+            assert!(trained(&device, dtype, || budget.into()) == plain, "{dtype:?}, {budget:?}");
+        }
+    }
+}
+
+#[test]
+fn models_whose_blocks_wait_on_the_host_compute_the_same_bits() {
+    for (dtype, seed) in [(None, 1), (Some(DType::BF16), 2), (None, 3)] {
+        // Without records of uses, memory that is read or reused too early has wrong values.
+        let late = || Device::late(LateConfig { seed, records_uses: false, ..LateConfig::default() });
+        let plain = trained(&late(), dtype, || None);
+        for budget in [Budget::Auto, Budget::Bytes(600 << 10)] {
+            let options = OffloadOptions { min_tensor_bytes: 0, ..OffloadOptions::default() };
+            let offloading = || Some(Checkpointer::new(budget).with_offload(options));
+            assert!(trained(&late(), dtype, offloading) == plain, "{dtype:?}, {budget:?}");
         }
     }
 }

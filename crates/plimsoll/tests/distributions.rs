@@ -1,7 +1,9 @@
 //! Distributions have PyTorch's log-probabilities, entropies, divergences and gradients (`fixtures/distributions.json`, made by
 //! `fixtures/make_distributions.py`), and their samples have the right frequencies.
 
-use plimsoll::distributions::{Bernoulli, Categorical, Distribution, Normal};
+use plimsoll::distributions::{
+    Bernoulli, Categorical, Distribution, Independent, Normal, Uniform, kl_divergence,
+};
 use plimsoll::{DType, Device, Result, SimConfig, Tensor};
 use serde_json::Value;
 
@@ -160,4 +162,43 @@ fn gradients_pass_through_rsample_and_shapes_work_without_values() {
     assert_eq!(die.log_prob(&die.sample(&[3]).unwrap()).unwrap().shape(), [3, 5]);
     let error = Normal::new(Tensor::zeros(&[2], &device).unwrap(), &scale).unwrap_err().to_string();
     assert_eq!(error, "distribution: the shapes [2] and [3] do not broadcast");
+}
+
+/// Compares with literal results of PyTorch.
+fn near(got: Result<Tensor>, expected: &[f32]) {
+    let got = got.unwrap().to_vec::<f32>().unwrap();
+    let same = |(a, b): (&f32, &f32)| a == b || (a - b).abs() < 1e-5 * b.abs();
+    assert!(got.len() == expected.len() && got.iter().zip(expected).all(same), "{got:?}, {expected:?}");
+}
+
+#[test]
+fn uniform_and_independent_distributions_are_pytorchs() {
+    let device = Device::cpu();
+    let of = |values: &[f32], shape: &[usize]| Tensor::from_slice(values, shape, &device).unwrap();
+    let own = Uniform::new(of(&[0.0, -1.0], &[2]), of(&[2.0, 1.0], &[2])).unwrap();
+    let other = Uniform::new(of(&[-1.0, 0.0], &[2]), of(&[3.0, 1.0], &[2])).unwrap();
+    let (ln2, inf) = (2.0_f32.ln(), f32::INFINITY);
+    near(own.log_prob(&of(&[0.5, 0.5, 2.0, -1.0], &[2, 2])), &[-ln2, -ln2, -inf, -ln2]);
+    near(own.entropy(), &[ln2, ln2]);
+    near(kl_divergence(&own, &other), &[ln2, inf]);
+    let drawn = own.sample(&[2000]).unwrap();
+    let inside = drawn.ge(own.low()).unwrap().logical_and(drawn.lt(own.high()).unwrap()).unwrap();
+    assert!(inside.all().unwrap().item::<bool>().unwrap());
+    let mean = drawn.mean_dims(&[0]).unwrap().to_vec::<f32>().unwrap();
+    assert!((mean[0] - 1.0).abs() < 0.05 && mean[1].abs() < 0.05, "{mean:?}");
+
+    let a = of(&[1.0, 2.0, 3.0, 0.5, -1.0, 2.0], &[2, 3]);
+    let b = of(&[1.5, 2.0, 2.0, 0.0, -1.0, 1.0], &[2, 3]);
+    let c = of(&[0.0, 2.5, 3.0, 1.0, 1.0, 2.0], &[2, 3]);
+    let rows = |loc: &Tensor, scale: &Tensor| {
+        let scale = (scale.abs().unwrap() + 0.5).unwrap();
+        Independent::new(Normal::new(loc, scale).unwrap(), 1).unwrap()
+    };
+    let (own, other) = (rows(&a, &b), rows(&b, &c));
+    near(own.log_prob(&c), &[-5.427_544, -4.263_488]);
+    near(own.entropy(), &[6.782_544_6, 4.374_598_5]);
+    near(kl_divergence(&own, &other), &[6.775_64, 0.980_549_1]);
+    assert_eq!((own.batch_shape(), own.sample(&[4]).unwrap().shape()), (&[2][..], &[4, 2, 3][..]));
+    let error = Independent::new(Normal::new(&a, &b).unwrap(), 3).unwrap_err().to_string();
+    assert_eq!(error, "independent: a batch [2, 3] has fewer than 3 dimensions");
 }

@@ -1,5 +1,9 @@
 //! The log of a run has the same events as its snapshot; a truncated log has those that were written.
 
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
 use plimsoll::memory::{self, HistoryOptions};
 use plimsoll::nn::Module;
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
@@ -87,7 +91,7 @@ fn a_log_cut_anywhere_has_all_events_before_the_cut() {
                 entries = part.entries;
             }
             Err(error) => {
-                assert_eq!((error.kind(), entries), (std::io::ErrorKind::InvalidData, 0), "cut at {cut}");
+                assert_eq!((error.kind(), entries), (ErrorKind::InvalidData, 0), "cut at {cut}");
             }
         }
     }
@@ -110,7 +114,7 @@ fn a_changed_byte_is_found() {
                 let End::Broken { at: begin } = read.end else { panic!("changed at {at}: {:?}", read.end) };
                 assert!(begin <= at as u64, "changed at {at}, found at {begin}");
             }
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::InvalidData),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidData),
         }
     }
 }
@@ -119,8 +123,23 @@ fn a_changed_byte_is_found() {
 fn a_log_begins_with_an_empty_device() {
     for device in devices() {
         let begin = || memory::stream_history(&device, "/no/such/folder/log").unwrap_err().kind();
-        assert_eq!(begin(), std::io::ErrorKind::NotFound);
+        assert_eq!(begin(), ErrorKind::NotFound);
         let _x = Tensor::zeros(&[4], &device).unwrap();
-        assert_eq!(begin(), std::io::ErrorKind::InvalidInput);
+        assert_eq!(begin(), ErrorKind::InvalidInput);
     }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_ends_the_history() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let device = Device::sim(SimConfig::new(1 << 30));
+    let log = memory::stream_history(&device, format!("/proc/self/fd/{}", writer.as_raw_fd())).unwrap();
+    drop((reader, writer));
+    for _ in 0..5000 {
+        drop(Tensor::zeros(&[1024], &device).unwrap());
+    }
+    std::thread::sleep(Duration::from_millis(200)); // the thread writes a frame, and fails
+    assert_eq!(log.finish().unwrap_err().kind(), ErrorKind::BrokenPipe);
+    let _later = Tensor::zeros(&[1024], &device).unwrap();
+    assert!(device.recording().entries.is_empty());
 }

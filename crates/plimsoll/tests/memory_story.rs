@@ -60,6 +60,7 @@ fn a_graph_that_is_kept_for_a_log_is_found_with_its_layers_and_the_users_line() 
 
 #[test]
 fn a_layer_inside_a_users_layer_is_named_by_the_users_line() {
+    #[derive(Clone)]
     struct Net {
         fc: Linear,
     }

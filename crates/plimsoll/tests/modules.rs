@@ -11,6 +11,7 @@ use plimsoll::{Category, CpuConfig, DType, Device, Error, MemoryFormat, Result, 
 use crate::world::devices;
 
 /// A layer with every kind of member.
+#[derive(Clone)]
 struct Everything {
     inner: Linear,
     blocks: ModuleList<Linear>,

@@ -4,20 +4,22 @@
 use std::sync::{Arc, Mutex};
 
 use plimsoll::autograd::{GradOptions, grad};
-use plimsoll::models::{Gpt2, Llama};
-use plimsoll::nn::{Buffer, Layer, Linear, Module, Scope, Sequential, Slot, functional_call};
-use plimsoll::optim::swa_utils::{AveragedModel, Averaging};
+use plimsoll::models::Gpt2;
+use plimsoll::nn::{
+    BatchNorm1d, BatchNormConfig, Buffer, Layer, Linear, Module, Scope, Sequential, Slot, functional_call,
+};
+use plimsoll::optim::swa_utils::{AveragedModel, Averaging, update_bn};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::serialize::{self, StateDict};
 use plimsoll::{Category, DType, Device, Result, Tensor, members, no_grad};
 use serde_json::Value;
 
-use crate::recorded_steps::transformers::{filled, small_gpt2, small_llama, tokens};
+use crate::recorded_steps::transformers::{filled, small_gpt2, tokens};
 
 #[path = "../examples/lora.rs"]
 mod lora;
 
-fn values(tensor: &Tensor) -> Vec<f32> {
+pub(crate) fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.to_vec().unwrap()
 }
 
@@ -43,7 +45,7 @@ fn pair(device: &Device) -> Pair {
     }
 }
 
-fn input(device: &Device) -> Tensor {
+pub(crate) fn input(device: &Device) -> Tensor {
     Tensor::from_slice(&[0.5f32, -1.0, 2.0, 1.0, 0.25, -0.75], &[2, 3], device).unwrap()
 }
 
@@ -114,11 +116,10 @@ fn a_path_without_a_slot_is_refused_and_the_slots_are_listed() {
     );
     let error = model.get_submodule("transformer.x").map(Module::kind).unwrap_err().to_string();
     assert_eq!(error, "get_submodule: `transformer.x` is not a module of this Gpt2");
-    let plain = Sequential::new(&Scope::new(&Device::cpu(), 1)).add("fc", |s| Linear::new(s, 2, 2)).unwrap();
-    let error = plain.hooks("fc").unwrap_err().to_string();
+    let error = tied(&Device::cpu()).hooks("first").unwrap_err().to_string();
     assert_eq!(
         error,
-        "hooks: `fc` is not in a slot of this Sequential; the model has no slots: make the field a `Slot`"
+        "hooks: `first` is not in a slot of this Tied; the model has no slots: make the field a `Slot`"
     );
 }
 
@@ -228,45 +229,9 @@ fn a_pass_that_does_not_reach_the_layers_input_leaves_nothing_behind() {
     assert_eq!(device.memory_allocated(), before);
 }
 
-#[test]
-fn hooks_and_replaced_layers_of_shipped_models_compute_the_same_numbers() {
-    let device = Device::cpu();
-    let tokens = tokens(&device, 0);
-    let compare = |name: &str, slots: &[&str], forward: &dyn Fn() -> Tensor, hook: &dyn Fn(&str)| {
-        let plain = values(&forward());
-        slots.iter().for_each(|slot| hook(slot));
-        let hooked = values(&forward());
-        let worst = plain.iter().zip(&hooked).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst < 1e-5, "{name}: {worst}");
-    };
-    let gpt2 = Gpt2::new(&Scope::new(&device, 1), small_gpt2()).unwrap();
-    filled(&gpt2);
-    let calls = Arc::new(Mutex::new(0));
-    let count = |model: &dyn Fn(&str) -> plimsoll::nn::ModuleHooks, slot: &str| {
-        let calls = calls.clone();
-        model(slot).register_forward_hook(move |_, _| {
-            *calls.lock().unwrap() += 1;
-            Ok(None)
-        });
-    };
-    let slots =
-        ["transformer.h.0", "transformer.h.1.attn", "transformer.h.1.mlp", "transformer.h.1.mlp.c_proj"];
-    compare("gpt2", &slots, &|| gpt2.forward(&tokens).unwrap(), &|slot| {
-        count(&|s| gpt2.hooks(s).unwrap(), slot);
-    });
-    assert_eq!(*calls.lock().unwrap(), 4);
-    let llama = Llama::new(&Scope::new(&device, 1), small_llama()).unwrap();
-    filled(&llama);
-    let slots = ["model.layers.0.mlp", "model.layers.1.mlp.down_proj", "model.layers.1.self_attn.q_proj"];
-    compare("llama", &slots, &|| llama.forward(&tokens).unwrap(), &|slot| {
-        count(&|s| llama.hooks(s).unwrap(), slot);
-    });
-    assert_eq!(*calls.lock().unwrap(), 7);
-}
-
 /// A layer, and its output doubled.
 #[derive(Clone)]
-struct Doubled(Box<dyn Layer>);
+pub(crate) struct Doubled(pub(crate) Box<dyn Layer>);
 
 impl Module for Doubled {
     members!(0 = "base_layer");
@@ -377,6 +342,49 @@ fn different_tensors_under_the_names_of_a_tied_parameter_are_refused() {
     let message =
         "functional_call: `second.weight` is tied to another name, under which there is another tensor";
     assert_eq!(error.to_string(), message);
+}
+
+#[test]
+fn statistics_of_averages_are_means_over_the_batches() {
+    let device = Device::cpu();
+    let scope = Scope::new(&device, 1);
+    let config = BatchNormConfig { momentum: Some(0.7), ..BatchNormConfig::default() };
+    let mut model = Sequential::new(&scope)
+        .push(|scope| Linear::new(scope, 3, 2))
+        .and_then(|model| model.push(|scope| BatchNorm1d::with(scope, 2, config)))
+        .unwrap();
+    let batch = |seed: u64| {
+        device.manual_seed(seed);
+        Tensor::randn(&[16, 3], &device).unwrap()
+    };
+    let mut average = AveragedModel::new(&model, Averaging::Equal).unwrap();
+    model.forward(&batch(7)).unwrap();
+    average.update_parameters(&model).unwrap();
+    model.eval();
+    average
+        .with(&mut model, |model| {
+            update_bn(model, [1, 2, 3].map(batch), |model, batch| model.forward(&batch))?;
+            let outputs = [1, 2, 3].map(|seed| model.get("0").unwrap().forward(&batch(seed)).unwrap());
+            let mean = |of: &dyn Fn(&Tensor) -> Tensor| {
+                let sum = outputs.iter().map(of).reduce(|a, b| a.add(&b).unwrap()).unwrap();
+                values(&sum.mul_scalar(1.0 / 3.0).unwrap())
+            };
+            let buffers: Vec<Vec<f32>> =
+                model.named_buffers().iter().take(2).map(|(_, buffer)| values(buffer)).collect();
+            let expected = [mean(&|x| x.mean_dims(&[0]).unwrap()), mean(&|x| x.var_dims(&[0], 1.0).unwrap())];
+            for (found, expected) in buffers.iter().flatten().zip(expected.iter().flatten()) {
+                assert!((found - expected).abs() < 1e-5, "{buffers:?}, {expected:?}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    let before = values(&model.named_buffers()[0].1);
+    model.forward(&batch(1)).unwrap();
+    assert_eq!(
+        values(&model.named_buffers()[0].1),
+        before,
+        "the model evaluates again, with its own statistics"
+    );
 }
 
 #[test]

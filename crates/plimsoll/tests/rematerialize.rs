@@ -3,8 +3,12 @@
 #![allow(clippy::print_stdout, reason = "figures for the measurements")]
 
 use plimsoll::autocast::autocast;
-use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig, ResNet, ResNetConfig};
-use plimsoll::nn::{Module, Scope};
+use plimsoll::members;
+use plimsoll::models::{
+    Gpt2, Gpt2Config, Llama, LlamaConfig, ResNet, ResNetConfig, UNet, UNetConfig, Vgg, VggConfig, Vit,
+    VitConfig,
+};
+use plimsoll::nn::{Dropout, LSTM, LayerNorm, Linear, Module, RecurrentOptions, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::{Category, CpuConfig, DType, Device, Result, SimConfig, Tensor};
 
@@ -117,33 +121,109 @@ fn models_train_within_less_to_the_bit() {
     }
 }
 
-#[test]
-fn a_gpt2_on_a_simulated_gpu_trains_with_half_of_its_activations() {
-    let make = |device: &Device| gpt2(device, Gpt2Config { dropout: 0.0, ..Gpt2Config::small() }, 8, 1024);
-    let run = |limit: Option<u64>| {
-        let device = Device::sim(SimConfig::like("H200").unwrap());
-        if limit.is_some() {
-            device.rematerialize();
+/// A model for images, and its loss on a batch of `[batch, 3, side, side]`.
+fn images<M: Module + 'static>(
+    device: &Device,
+    (batch, side): (usize, usize),
+    model: impl Fn(&Scope) -> Result<M>,
+    loss: impl Fn(&Tensor) -> Result<Tensor> + 'static,
+) -> Built {
+    let model = model(&Scope::new(device, 1)).unwrap();
+    let x = Tensor::randn(&[batch, 3, side, side], device).unwrap();
+    (Box::new(model), Box::new(move |model| loss(&model.forward(&x)?)))
+}
+
+/// A user's model: a recurrent layer, a change in place, dropout, and a normalization.
+struct Own {
+    lstm: LSTM,
+    norm: LayerNorm,
+    dropout: Dropout,
+    out: Linear,
+}
+
+impl Own {
+    fn new(scope: &Scope) -> Result<Own> {
+        Ok(Own {
+            lstm: LSTM::new(&scope.at("lstm"), 512, 512, RecurrentOptions::default())?,
+            norm: LayerNorm::new(&scope.at("norm"), 512)?,
+            dropout: Dropout::new(&scope.at("dropout"), 0.1)?,
+            out: Linear::new(&scope.at("out"), 512, 10)?,
+        })
+    }
+}
+
+impl Module for Own {
+    members!(lstm, norm, dropout, out);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let mut x = x.clone();
+        for _ in 0..6 {
+            let y = self.norm.forward(&x)?;
+            y.mul_scalar_(0.5)?;
+            x = self.dropout.forward(&y.gelu()?.tanh()?)?.sin()?;
         }
-        device.set_memory_limit(limit);
-        let start = std::time::Instant::now();
-        let (done, spans) = device.record_timeline(|| trained(&device, Some(DType::BF16), &make));
-        println!("{:?}", start.elapsed());
-        done.unwrap();
-        let seconds: f64 = spans.iter().map(|span| span.duration.as_secs_f64()).sum();
-        (
-            device.max_memory_reserved(),
-            device.max_memory_allocated(),
-            device.peak_by_category()[Category::Activation],
-            seconds,
-        )
+        self.out.forward(&Module::forward(&self.lstm, &x)?)
+    }
+}
+
+#[test]
+fn any_model_on_a_simulated_gpu_trains_with_half_of_its_activations() {
+    let classes = |logits: &Tensor| {
+        let labels =
+            Tensor::from_slice(&vec![3i64; logits.shape()[0]], &logits.shape()[..1], logits.device())?;
+        logits.cross_entropy(&labels)
     };
-    let (reserved, allocated, activations, seconds) = run(None);
-    let (less, less_allocated, _, longer) = run(Some(reserved - activations / 2));
-    println!(
-        "{allocated} bytes in {seconds:.4} s, {less_allocated} ({less} reserved) in {longer:.4} s: {:.3}",
-        longer / seconds
-    );
-    assert!(less <= reserved - activations / 2);
-    assert!(longer < 1.25 * seconds, "{}", longer / seconds);
+    let squared = |out: &Tensor| (out * out)?.mean();
+    let gpt2_small =
+        |device: &Device| gpt2(device, Gpt2Config { dropout: 0.0, ..Gpt2Config::small() }, 8, 1024);
+    let vgg = VggConfig { dropout: 0.0, ..VggConfig::vgg16() };
+    let models: Vec<(&str, Box<Make>)> = vec![
+        ("GPT-2", Box::new(gpt2_small)),
+        ("Llama", Box::new(|device| llama(device, LlamaConfig::llama_350m(), 8, 1024))),
+        ("ResNet", Box::new(|device| resnet(device, ResNetConfig::resnet50(), 64, 224))),
+        (
+            "ViT",
+            Box::new(move |device| images(device, (64, 224), |s| Vit::new(s, VitConfig::b_16()), classes)),
+        ),
+        ("VGG", Box::new(move |device| images(device, (64, 224), |s| Vgg::new(s, vgg.clone()), classes))),
+        (
+            "U-Net",
+            Box::new(move |device| {
+                images(device, (8, 256), |s| UNet::new(s, UNetConfig::new(3, 2)), squared)
+            }),
+        ),
+        (
+            "user's",
+            Box::new(move |device| {
+                let model = Own::new(&Scope::new(device, 1)).unwrap();
+                let x = Tensor::randn(&[64, 512, 512], device).unwrap();
+                (Box::new(model), Box::new(move |model| squared(&model.forward(&x)?)))
+            }),
+        ),
+    ];
+    for (name, make) in &models {
+        let run = |limit: Option<u64>| {
+            let device = Device::sim(SimConfig::like("H200").unwrap());
+            // In VGG, half of the free bytes would be in segments with a few bytes in use.
+            device.set_allocator_settings("expandable_segments:True").unwrap();
+            if limit.is_some() {
+                device.rematerialize();
+            }
+            device.set_memory_limit(limit);
+            let (done, spans) = device.record_timeline(|| trained(&device, Some(DType::BF16), make));
+            done.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let seconds: f64 = spans.iter().map(|span| span.duration.as_secs_f64()).sum();
+            (device.max_memory_reserved(), device.peak_by_category()[Category::Activation], seconds)
+        };
+        let (reserved, activations, seconds) = run(None);
+        let limit = reserved - activations / 2;
+        let (less, _, longer) = run(Some(limit));
+        println!(
+            "{name}: {less} of {reserved} bytes, {activations} of activations: {:.3} times as long",
+            longer / seconds
+        );
+        // As in PyTorch, the limit is compared before expandable segments map whole pages.
+        assert!(less <= limit + (4 << 20), "{name}");
+        assert!(longer < 1.35 * seconds, "{name}: {}", longer / seconds);
+    }
 }

@@ -3,7 +3,7 @@
 use plimsoll::optim::lr_scheduler::{
     Anneal, Better, ConstantLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, Curve, Cycles, CyclicLr,
     ExponentialLr, LinearLr, MultiStepLr, OneCycleLr, PlateauOptions, PolynomialLr, ReduceLrOnPlateau,
-    Scheduler, SequentialLr, StepLr, Threshold,
+    Scheduler, SequentialLr, StepLr, SwaLr, Threshold,
 };
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
 use serde_json::Value;
@@ -48,6 +48,10 @@ fn every_scheduler_gives_pytorchs_sequence() {
     check_curve("restarts, options", restarts(2, 3, 0.01));
     check_curve("polynomial", PolynomialLr::default());
     check_curve("polynomial, options", PolynomialLr { total_iters: 6, power: 2.5 });
+    check_curve("swa", SwaLr::new(vec![0.05]));
+    let linear = SwaLr { anneal_epochs: 4, anneal_strategy: Anneal::Linear, ..SwaLr::new(vec![0.05, 0.9]) };
+    check_curve("swa, options", linear);
+    check_curve("swa, at once", SwaLr { anneal_epochs: 0, ..SwaLr::new(vec![0.05]) });
     let cyclic = CyclicLr::new(vec![0.01], vec![0.5], 3);
     check_curve("cyclic", cyclic.clone());
     let (base_lr, max_lr) = (vec![0.01, 0.02], vec![0.5, 0.3]);

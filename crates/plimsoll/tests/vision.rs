@@ -1,7 +1,7 @@
 //! Compares image models with torchvision's: names, shapes, outputs, and three training steps from the same initial values.
 //! `fixtures/make_vision.py` makes `fixtures/vision.json`.
 
-use plimsoll::checkpoint::Budget;
+use plimsoll::checkpoint::{Budget, Checkpointer};
 use plimsoll::models::{ResNet, ResNetBlock, ResNetConfig, UNet, UNetConfig, Vgg, VggConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
@@ -141,6 +141,28 @@ fn a_resnet_within_a_budget_takes_less_than_pytorch_with_checkpointed_blocks() {
                 * peak(128, None, |scope| Box::new(ResNet::new(scope, ResNetConfig::resnet50()).unwrap())),
         "{recomputed}"
     );
+}
+
+#[test]
+fn a_resnet_within_a_budget_trains_in_a_third_of_its_memory() {
+    let within = |budget: Option<Budget>| {
+        let device = Device::sim(SimConfig::like("H200").unwrap());
+        let mut model = ResNet::new(&Scope::new(&device, 1), ResNetConfig::resnet50()).unwrap();
+        model.to_memory_format(MemoryFormat::ChannelsLast).unwrap();
+        model.checkpoint_within(budget.map(Checkpointer::new));
+        let mut sgd = Sgd::new(model.parameters(), SgdOptions { momentum: 0.9, ..SgdOptions::default() });
+        let x = Tensor::empty(&[184, 224, 224, 3], DType::F32, &device).unwrap();
+        let x = x.permute(&[0, 3, 1, 2]).unwrap();
+        let y = Tensor::empty(&[184], DType::I64, &device).unwrap();
+        for _ in 0..3 {
+            model.forward(&x).unwrap().cross_entropy(&y).unwrap().backward().unwrap();
+            sgd.step().unwrap();
+            sgd.zero_grad();
+        }
+        device.max_memory_allocated() as f64
+    };
+    let part = within(Some(Budget::Bytes(2_800_000_000))) / within(None);
+    assert!(part <= 0.31, "{part}");
 }
 
 /// Peak bytes of three steps of SGD with momentum on a simulated H200.

@@ -21,6 +21,7 @@ use crate::memory_limit::fraction_of;
 use crate::pools::{NewSegment, SizedRequest};
 use crate::request::{Addr, PoolId, Request};
 use crate::segment_allocator::SegmentAllocator;
+use crate::size::PoolKind;
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Allocates. A request of 0 bytes allocates nothing, changes nothing and sends no event.
@@ -51,6 +52,17 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             Some(_) => Ok(()),
             None => make_room(self, &mut sized).map(drop),
         }
+    }
+
+    /// The bytes of the block that a request needs, and its pool, if the limit does not allow the device memory for it. `None` for requests of
+    /// private pools.
+    ///
+    /// # Errors
+    /// The errors of [`malloc`](Self::malloc), except out of memory.
+    pub(crate) fn beyond_limit(&self, miss: &CacheMiss) -> Result<Option<(u64, PoolKind)>, Error> {
+        let sized = self.size_request(miss.0)?;
+        let fits = self.limit.allows(self.reserved_after(&sized)) || sized.request.pool != PoolId::DEFAULT;
+        Ok((!fits).then_some((sized.block_bytes, sized.kind)))
     }
 
     /// The second half of [`malloc`](Self::malloc): searches the cache again if callbacks freed memory, then gets
@@ -145,7 +157,7 @@ fn make_room<C: GrowthContext>(context: &mut C, sized: &mut SizedRequest) -> Res
 /// [`Error::Rejected`] with `throw_on_cudamalloc_oom`, [`Error::Driver`] if the device failed.
 fn try_device<C: GrowthContext>(context: &mut C, sized: &SizedRequest) -> Result<Option<BlockId>, Error> {
     let allocator = context.allocator();
-    let after_bytes = allocator.heap.reserved_bytes().saturating_add(sized.segment_bytes);
+    let after_bytes = allocator.reserved_after(sized);
     if !allocator.limit.allows(after_bytes) {
         return Ok(None);
     }
@@ -182,6 +194,11 @@ fn release_all_and_retry<C: GrowthContext>(
 }
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
+    /// The reserved bytes once the request has a segment of its own.
+    fn reserved_after(&self, sized: &SizedRequest) -> u64 {
+        self.heap.reserved_bytes().saturating_add(sized.segment_bytes)
+    }
+
     /// Searches the private pools with `use_on_oom`. Blocks of expandable segments are not used.
     fn borrow(&mut self, sized: &mut SizedRequest) -> Option<BlockId> {
         if sized.request.pool != PoolId::DEFAULT {

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::lock::{Guard, Lock};
 use crate::out_of_memory::OutOfMemory;
 use crate::request::{Addr, LabelId, Request, StreamId};
+use crate::size::PoolKind;
 
 /// One device's memory, for many threads. Clones are handles to the same memory.
 ///
@@ -50,10 +51,37 @@ impl DeviceMemory {
         let request = shared.resolve(request, Location::caller());
         match shared.core.start(request)? {
             CacheLookup::Hit(allocation) => Ok(allocation),
-            CacheLookup::Miss(miss) if shared.free_memory.is_empty() => {
-                self.resume(shared, miss, CallbackResult::NothingFreed)
-            }
             CacheLookup::Miss(miss) => self.handle_cache_miss(shared, miss),
+        }
+    }
+
+    /// Like [`alloc`](Self::alloc). If no cached block fits, the limit allows no new device memory, and callbacks free nothing, calls
+    /// `make_room` with the bytes of the block, and the pool that it is for, and searches the cache again. `make_room` may free memory of this allocator: the lock is not
+    /// held. It is not called for the requests of private pools.
+    ///
+    /// # Errors
+    /// The same errors as [`alloc`](Self::alloc).
+    #[track_caller]
+    pub fn alloc_within(
+        &self,
+        request: Request,
+        make_room: impl FnOnce(u64, PoolKind) -> CallbackResult,
+    ) -> Result<Allocation, Error> {
+        let mut shared = self.lock();
+        let request = shared.resolve(request, Location::caller());
+        let miss = match shared.core.start(request)? {
+            CacheLookup::Hit(allocation) => return Ok(allocation),
+            CacheLookup::Miss(miss) => miss,
+        };
+        match shared.core.beyond_limit(&miss)? {
+            Some((bytes, kind)) => {
+                let result = match Self::call_back(shared) {
+                    CallbackResult::Freed => CallbackResult::Freed,
+                    CallbackResult::NothingFreed => make_room(bytes, kind),
+                };
+                self.resume(self.lock(), miss, result)
+            }
+            None => self.handle_cache_miss(shared, miss),
         }
     }
 
@@ -80,8 +108,17 @@ impl DeviceMemory {
         shared.core.reserve(request)
     }
 
-    /// Runs the free-memory callbacks with the lock released, then continues the request.
+    /// Runs the free-memory callbacks, then continues the request.
     fn handle_cache_miss(&self, shared: Guard<'_, Shared>, miss: CacheMiss) -> Result<Allocation, Error> {
+        if shared.free_memory.is_empty() {
+            return self.resume(shared, miss, CallbackResult::NothingFreed);
+        }
+        let result = Self::call_back(shared);
+        self.resume(self.lock(), miss, result)
+    }
+
+    /// Runs the free-memory callbacks with the lock released.
+    fn call_back(shared: Guard<'_, Shared>) -> CallbackResult {
         let callbacks = shared.free_memory.clone();
         drop(shared);
         let mut result = CallbackResult::NothingFreed;
@@ -90,7 +127,7 @@ impl DeviceMemory {
                 result = CallbackResult::Freed;
             }
         }
-        self.resume(self.lock(), miss, result)
+        result
     }
 
     /// Handles the cache miss, and calls the out-of-memory observers with the lock released.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
+import operator
 import os
 import pickle
 from collections.abc import Iterator
@@ -80,10 +82,38 @@ def read_snapshot(torch: Any) -> dict[str, Any]:
         return snapshot
 
 
-def dump_snapshot(torch: Any, path: str) -> None:
-    """Writes PyTorch's snapshot as PyTorch does. The file is either complete or missing."""
+def tracked(kind: type) -> list[Any]:
+    """All objects of exactly this class. No bytecode runs while there are references to other objects: otherwise, another
+    thread could continue, and CPython raises a SystemError where it resizes a tuple that has more than one reference.
+    """
+    one, other = itertools.tee(itertools.chain.from_iterable(map(gc.get_objects, (None,))))
+    return list(itertools.compress(one, map(operator.is_, map(type, other), itertools.repeat(kind))))
+
+
+def leaf_inputs(torch: Any, optimizers: list[Any]) -> list[int]:
+    """The addresses of tensors on the GPU that get a gradient, but are not parameters of a module or an optimizer."""
+    own = {id(it) for optimizer in optimizers for group in optimizer.param_groups for it in group["params"]}
+    found = (it for it in tracked(torch.Tensor) if id(it) not in own)
+    return [it.untyped_storage().data_ptr() for it in found if it.is_cuda and it.requires_grad and it.is_leaf]
+
+
+def dump_snapshot(torch: Any, path: str, optimizers: list[Any]) -> None:
+    """Writes PyTorch's snapshot in the same way as PyTorch, and lists the tensors that are not parameters. The file is
+    either complete or missing.
+    """
     with fast(torch):
-        torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
+        try:
+            inputs = leaf_inputs(torch, optimizers)
+        except Exception:  # an optimizer without groups
+            inputs = []
+        if inputs:
+            snapshot = torch.cuda.memory._snapshot()
+            record = {"inputs": {str(it): 1 for it in inputs}}
+            snapshot.setdefault("allocator_settings", {})["plimsoll_record"] = record
+            with open(f"{path}.unfinished", "wb") as file:
+                pickle.dump(snapshot, file, protocol=4)
+        else:
+            torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
     os.replace(f"{path}.unfinished", path)
 
 

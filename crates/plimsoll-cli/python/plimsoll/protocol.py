@@ -39,6 +39,15 @@ class Place(TypedDict):
     text: str
 
 
+class Break(TypedDict):
+    """A statement that ends the training loop depending on a value that is unknown, and whether it has ended it."""
+
+    file: str
+    line: int
+    text: str
+    is_early: bool
+
+
 class Sink(TypedDict):
     """A line where a value read from the GPU determines something. The kind is size, branch or unknown."""
 
@@ -124,6 +133,7 @@ class GrowingSteps(TypedDict):
     peak_bytes: int  # the bytes by which the peak rises per step; 0 if unknown
     climbs: bool  # whether only the peak grows, and not the memory that remains after a step
     epochs: bool  # whether these are epochs, not steps
+    states: bool  # whether gradients and optimizer states grow, which all parameters have after `total` steps
 
 
 class Varying(TypedDict):
@@ -153,6 +163,7 @@ class Late(TypedDict):
     text: str
     steps: int | None
     first: bool
+    changes: bool  # whether the line has run, and a size on it changes in step `steps`
 
 
 class Holder(TypedDict):
@@ -303,6 +314,7 @@ class Report(TypedDict):
     after_error: Thrown | None
     growth: list[GrowingSteps]
     climbs: list[Climb]
+    breaks: Break | None
     varying: list[Varying]
     batches: Batches | None
     holders: list[Holder]

@@ -1,5 +1,6 @@
 # Changes to a program's batch size, for plan's search for the largest one.
 
+import linecache
 import sys
 import types
 
@@ -7,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from plimsoll.techniques import batch_source
 from plimsoll.techniques.batch import Batch
 
 
@@ -66,3 +68,28 @@ model, data, other, leaf = Model(), randn(4, 2), randn(5, 2), randn(4, requires_
     library = dict(randn=program.randn)
     exec(compile("data = randn(4, 2)", f"{sys.prefix}/lib/python3/site-packages/it.py", "exec"), library)
     assert library["data"].shape == (4, 2)
+
+
+BATCH = 4
+sizes = [4]
+
+
+def maker(*size):
+    return batch_source.numbers(sys._getframe(1), 4)
+
+
+def get(other, rows=4):
+    return maker((rows, 8))
+
+
+def test_a_batch_size_is_found_through_names_arguments_and_defaults_or_it_says_what_it_is():
+    found = [maker(4, 8), maker(BATCH), get(1), get(1, 4), get(1, rows=BATCH)]
+    for it in found:
+        assert not isinstance(it, str), it
+        assert linecache.getline(it.file, it.line).encode()[it.begin : it.end] == b"4"
+    assert found[1] == found[4] and len(set(found)) == 4
+    count = 4
+    count += 0
+    unknown = [maker(count), maker(sizes[0]), maker(7), maker()]
+    for text, why in zip(unknown, ("more than once", "`sizes[0]`", "not the number 7", "no size")):
+        assert why in text

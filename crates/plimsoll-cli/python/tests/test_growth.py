@@ -1,6 +1,9 @@
 # Memory that grows from step to step, or from batch to batch, and how often it grows.
 
 import ast
+import collections
+import dataclasses
+import heapq
 import linecache
 import sys
 import time
@@ -8,7 +11,7 @@ import types
 
 from plimsoll import allocator
 from plimsoll._holding.holder import Holder
-from plimsoll._predict import epochs, finish, growth, loops, rounds
+from plimsoll._predict import capacity, epochs, finish, growth, late_growth, lengths, loops, rounds
 
 MIB = 1 << 20
 
@@ -46,6 +49,7 @@ def test_memory_that_grows_in_each_of_the_latest_steps_is_a_row():
     (row,) = grown([MIB * nth for nth in range(10)]).rows()
     assert (row["bytes"], row["every"], row["times"], row["steps"], row["total"]) == (MIB, 1, 8, 10, None)
     assert not row["resets"] and not row["quickens"] and not row["climbs"] and not row["epochs"]
+    assert not row["states"]
     assert grown([MIB] * 10).rows() == []
     assert grown([MIB, 2 * MIB, MIB] * 4).rows() == []
 
@@ -206,9 +210,45 @@ def holder(text):
     return Holder("global", text, 1, MIB)
 
 
-def test_a_deque_grows_until_it_is_full():
-    assert rounds.room(holder("`kept` (deque of 200 tensors of at most 300), a global of train.py")) == 100
-    assert rounds.room(holder("`kept` (deque of 200 tensors), a global of train.py")) is None
+Pair = collections.namedtuple("Pair", ("first", "second"))
+
+
+class Ring:
+    def __init__(self, capacity):
+        self.capacity, self.memory, self.best, self.other = capacity, [0] * 10, [0] * 10, [0] * 10
+
+    def push(self, it):
+        if len(self.memory) < self.capacity:
+            self.memory.append(None)
+        if self.capacity > len(self.best):
+            heapq.heappush(self.best, it)
+        if len(self.other) > 0:
+            print(self.other)
+
+
+def test_a_container_grows_until_it_is_full():
+    def left(name):
+        found = capacity.limited(dataclasses.replace(holder(f"reached as `{name}`"), bytes=1000), sys._getframe(1))
+        return found.left_bytes
+
+    kept, ring, last, free = collections.deque([Pair(1, 2)] * 10, maxlen=25), Ring(30), [0] * 10, [0] * 10
+    if len(last) >= 12:
+        last.pop(0)
+    while len(free) > 12:
+        print(free)
+    assert left("kept") == left("kept[…]") == 1500
+    assert left("ring.memory[…].state") == left("ring.best") == 2000
+    assert left("last") == 200
+    assert left("free") is left("ring.other") is left("nothing") is None
+    assert (kept, ring) != (None, None)
+
+
+def test_iterations_before_the_first_step_count_once():
+    pace = lengths.Pace()
+    assert pace.scaled(100_000, 1, 1000) == 100  # so far, each step took a thousand
+    assert pace.scaled(100_000, 201, 1200, is_last=True) == 99_001
+    pace = lengths.Pace()
+    assert [pace.scaled(100, step, 4 * step, is_last=True) for step in (1, 2, 3)] == [25, 25, 25]
 
 
 def test_what_a_statement_frees_under_a_condition_is_not_extrapolated():
@@ -225,13 +265,137 @@ def test_what_a_statement_frees_under_a_condition_is_not_extrapolated():
 
 def test_memory_that_grows_evenly_from_epoch_to_epoch_is_a_row():
     def after(*levels):
-        found = epochs.Epochs(torch_with(iter(levels)))
-        for _ in levels:
-            found.begins()
+        found = epochs.Epochs(None)
+        for it in levels:
+            found.begins([it])
         return found
 
     (row,) = after(0, 100 * MIB, 120 * MIB, 140 * MIB, 160 * MIB).rows(50)
     assert (row["bytes"], row["steps"], row["total"], row["epochs"]) == (20 * MIB, 6, 50, True)
     assert after(0, 100 * MIB, 120 * MIB, 140 * MIB, 160 * MIB).rows(None) == []
+    # Early stopping may have ended the epochs, so fewer are enough.
+    (row,) = after(0, 20 * MIB, 40 * MIB).rows(None, breaks=True)
+    assert (row["bytes"], row["total"], row["epochs"]) == (20 * MIB, None, True)
     assert after(0, 100 * MIB, 120 * MIB, 140 * MIB).rows(50) == []  # too few
     assert after(0, 100 * MIB, 120 * MIB, 120 * MIB, 160 * MIB).rows(50) == []
+
+
+def test_memory_that_grows_with_each_model_of_an_outer_loop_is_a_row():
+    def after(*mib):
+        found = epochs.Epochs(None)
+        for it in mib:
+            found.begins([it * MIB])
+        return found
+
+    # Two epochs for each model, the first without optimizer states.
+    found = after(100, 125, 200, 225, 300, 325, 400)
+    (row,) = found.rows(16)
+    assert (row["bytes"], row["every"], row["steps"], row["total"]) == (100 * MIB, 2, 8, 16)
+    assert after(100, 125, 200, 125, 200, 125, 200).rows(16) == []
+    # Only the latest epochs grow.
+    (row,) = after(*[100] * 10, 120, 140, 160, 180).rows(50)
+    assert (row["bytes"], row["every"], row["times"]) == (20 * MIB, 1, 4)
+    # Of an unknown number of epochs, more must be seen.
+    assert after(100, 120, 140, 160, 180).rows(None) == []
+    assert len(after(100, 120, 140, 160, 180, 200, 220, 240).rows(None)) == 1
+    assert found.is_open() and not after(100, 200, 200, 200, 200, 200).is_open()
+
+
+class Unfrozen:
+    # Gradients and states of one more parameter every five steps, which need 3 MiB; `left` parameters are frozen.
+    def __init__(self, left):
+        self.bytes, self.left = {}, left
+
+    def note(self, device, level):
+        own = self.bytes.setdefault(device, [])
+        own.append(len(own) // 5 * 3 * MIB)
+        return own[-1]
+
+    def room(self, device):
+        return self.left * 3 * MIB
+
+
+def test_gradients_and_states_grow_until_all_parameters_have_them():
+    levels = [(nth // 5 * 3 + 10) * MIB for nth in range(32)]
+    found = growth.Growth(torch_with(iter(levels)), Unfrozen(left=4))
+    for level in levels:
+        found.note({(0, "allocated"): (level + nth_mib(level), 1)}, varies=False)
+    found.total = 1000
+    (row,) = found.rows()
+    assert (row["bytes"], row["every"], row["total"], row["states"]) == (3 * MIB, 5, 32 + 4 * 5, True)
+    # With the activations that more parameters need, the peak rises by 4 MiB each time.
+    assert row["peak_bytes"] == 4 * MIB
+    assert not found.growing()
+    found.total = 40
+    assert [(row["total"], row["states"]) for row in found.rows()] == [(40, False)]
+
+
+def nth_mib(level):
+    # A third more, for activations.
+    return (level - 10 * MIB) // 3
+
+
+def test_an_epoch_that_keeps_more_than_those_before_gets_more_batches():
+    def batches(*levels, has_time):
+        told = iter(it * MIB for it in levels)
+        finish = types.SimpleNamespace(torch=torch_with(told), cut=False, take=lambda _: has_time, saw=lambda _: None)
+        found = late_growth.LateGrowth(finish)
+        iterator = types.SimpleNamespace(plimsoll_given=0, plimsoll_length=100, plimsoll_line=("train.py", 7))
+        found.begins([0])
+        while True:
+            iterator.plimsoll_given += 1
+            if iterator.plimsoll_given <= len(levels):
+                found.stepped()
+            if not found.goes_on(iterator) or iterator.plimsoll_given == 100:
+                return iterator.plimsoll_given, found.rows
+
+    assert batches(100, 100, has_time=True) == (2, [])
+    # A list gets one more tensor, but no more.
+    assert batches(100, 120, 120, has_time=True) == (3, [])
+    assert batches(100, 110, 120, 130, 140, 150, has_time=True) == (100, [])
+    given, (row,) = batches(100, 110, 120, 130, 140, 150, has_time=False)
+    assert (given, row["left"], row["grows"][0]["bytes"]) == (6, 94, 10 * MIB)
+
+
+def test_two_containers_are_full_after_the_rest_of_both():
+    found = growth.Growth(None)
+    two = [types.SimpleNamespace(left_bytes=1000, text="`a`"), types.SimpleNamespace(left_bytes=1000, text="`b`")]
+    assert found.until(two, 10, 1, 20) == 110
+
+
+def test_a_guard_that_a_container_exceeds_is_no_capacity():
+    def room(source, many):
+        frame = types.SimpleNamespace(
+            f_locals={"kept": many},
+            f_globals={},
+            f_code=types.SimpleNamespace(co_filename="none.py", co_flags=0),
+        )
+        whole = types.SimpleNamespace(tree=ast.parse(source))
+        before, capacity.Source.at = capacity.Source.at, lambda file, modules: whole
+        try:
+            return capacity.room(
+                types.SimpleNamespace(text="`kept` (list of tensors), a global of a.py", bytes=100), [frame]
+            )
+        finally:
+            capacity.Source.at = before
+
+    assert room("if len(kept) < 100: kept.append(x)", [1] * 50) == 100
+    assert room("if len(kept) < 8: kept.append(x)\nkept.append(y)", [1] * 50) is None
+    assert room("while len(kept) > 0: kept.pop()", [1] * 50) is None
+
+
+def test_the_limit_of_a_deque_without_a_name_is_in_its_text():
+    text = "a deque of 10 tensors of at most 40, a global of the module buffers"
+    assert capacity.room(types.SimpleNamespace(text=f"`kept` ({text})", bytes=100), []) == 300
+
+
+def test_a_loop_over_a_cycle_has_no_length(tmp_path):
+    loop = ast.parse("for x in cycle(loader):\n    step()").body[0]
+    frame = types.SimpleNamespace(
+        f_locals={}, f_globals={}, f_code=types.SimpleNamespace(co_filename="cycle.py"), f_lineno=2
+    )
+    lengths.LOADERS["cycle.py", 1] = 3
+    try:
+        assert lengths.length_of_loop(loop, frame) is None
+    finally:
+        del lengths.LOADERS["cycle.py", 1]

@@ -14,7 +14,7 @@ pub(super) struct Figure {
     pub(super) bytes: u64,
     /// The value in the table, or according to the rule, for this GPU.
     pub(super) expected: Option<outside::Figure>,
-    /// How it was measured.
+    /// How the figure was measured.
     pub(super) how: &'static str,
 }
 

@@ -3,12 +3,12 @@
 //! The driver alone is measured in this process (`plimsoll_cuda::Probe`); PyTorch and NCCL are measured in separate
 //! processes. Each figure is shown next to the one in the table of GPUs.
 //!
-//! The files, from the bottom up; a file uses only files above it:
+//! A file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|
 //! | `figure.rs` | a measured figure, beside the table's |
-//! | `programs.rs`, `first_uses.py`, `two_ranks.py` | what PyTorch and NCCL take |
+//! | `programs.rs`, `first_uses.py`, `two_ranks.py` | how much memory PyTorch and NCCL use |
 //! | `host.rs` | `--host`: the speed of this host |
 //! | `row.rs` | the row: text and JSON |
 

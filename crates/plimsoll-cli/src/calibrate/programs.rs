@@ -13,7 +13,7 @@ use serde_json::Value;
 /// How long a program may take.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How long it may take to exit when it is asked to.
+/// How long a program may take to exit after the signal that asks it to.
 const GRACE: Duration = Duration::from_secs(40);
 
 /// What PyTorch measured.

@@ -179,7 +179,7 @@ impl Row {
     }
 }
 
-/// What the GPU reports, under the names of a description. `like` gives what the driver does not report.
+/// What the GPU reports, under the names of a description. `like` provides the values that the driver does not report.
 fn properties(facts: &ProbedFacts, like: &Gpu, is_listed: bool) -> Map<String, Value> {
     let plain = facts.name.replace([',', '='], " ");
     let name = if is_listed { like.name.to_owned() } else { plain.clone() };

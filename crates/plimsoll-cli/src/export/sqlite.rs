@@ -1,7 +1,7 @@
 //! A database in the format of PyTorch's proposal for large snapshots
-//! (<https://github.com/pytorch/pytorch/pull/178670>): `device_traces`, `segments`, `blocks`. `segment_id` joins the
-//! latter two, `addr` the first and the last. `frames` is JSON, innermost frame first. The three are views, so that
-//! each stack is stored once, in `stacks`: in a recording of training, the same stacks occur in every step.
+//! (<https://github.com/pytorch/pytorch/pull/178670>): `device_traces`, `segments`, `blocks`. `segment_id` joins
+//! `segments` and `blocks`; `addr` joins `device_traces` and `blocks`. `frames` is JSON, innermost frame first. The
+//! three are views, so that each stack is stored once, in `stacks`: in a recording of training, the same stacks occur in every step.
 
 use plimsoll_trace::snapshot::{Frame, Segment, Snapshot, StackId};
 use rusqlite::{Connection, Transaction, params};
@@ -33,8 +33,7 @@ CREATE VIEW blocks AS
     FROM block_rows r LEFT JOIN stacks s ON s.id = stack_id;
 ";
 
-/// The bytes of the database. Ids count from 1 in the order of the file. Takes as much memory as the file is
-/// large.
+/// The bytes of the database. Ids count from 1 in the order of the file. Needs as much memory as the file's size.
 ///
 /// # Errors
 /// If SQLite runs out of memory.

@@ -45,7 +45,7 @@ pub(crate) fn files(entry: &str) -> Vec<cache::File<'_>> {
     files
 }
 
-/// Writes them to this folder.
+/// Writes the injected files to this folder.
 ///
 /// # Errors
 /// I/O errors.

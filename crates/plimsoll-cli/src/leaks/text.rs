@@ -44,12 +44,7 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
             continue;
         }
         if device.leaks.whole.verdict == Verdict::TooFewSteps {
-            let more = if device.steps.len() < 6 {
-                "record at least 6 steps; 20 are better"
-            } else {
-                "record 20 steps"
-            };
-            let _ = writeln!(out, "{more}");
+            let _ = writeln!(out, "{}", more_steps(device.steps.len()));
             out += &section(&kept_of_each(explained, device, args.shown.rows, size), &size);
         }
         if device.leaks.leaking().next().is_some() {
@@ -153,5 +148,26 @@ fn others(
     }
     if moving.len() > rows {
         let _ = writeln!(out, "{:16}{} more", "", moving.len() - rows);
+    }
+}
+
+/// What to do if a recording of this many steps is too short for a verdict.
+fn more_steps(steps: usize) -> String {
+    match steps {
+        ..6 => "record at least 6 steps; 20 are better".to_owned(),
+        6..20 => "record 20 steps".to_owned(),
+        _ => format!("record more steps, for example {}", 2 * steps),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_steps_than_there_are_get_recommended() {
+        assert_eq!(more_steps(3), "record at least 6 steps; 20 are better");
+        assert_eq!(more_steps(19), "record 20 steps");
+        assert_eq!(more_steps(24), "record more steps, for example 48");
     }
 }

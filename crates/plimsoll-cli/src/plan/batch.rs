@@ -167,6 +167,7 @@ impl Plan {
             offers: Vec::new(),
             hints: Vec::new(),
             code: None,
+            micro_batch: None,
             unmarked: None,
             batch: found.batch,
             largest: vec![found],

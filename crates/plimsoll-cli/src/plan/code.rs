@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Plan;
 use super::candidate::{Candidate, limits};
+use super::fit::Fit;
 use super::goal::{Goal, Wish};
 use crate::exit::Failure;
 use crate::output;
@@ -99,14 +100,19 @@ impl Plan {
     /// The candidate's set, with the result of the trial that also ran the lines that free memory. The lines do not add
     /// time.
     fn edited(&self, candidate: &Candidate, trial: Trial) -> Candidate {
+        let fit = self.fit_of(&trial);
+        Candidate { set: candidate.set.clone(), trial, fit, caught: None, cost: candidate.cost }
+    }
+
+    /// Whether a separate run fits.
+    pub(super) fn fit_of(&self, trial: &Trial) -> Fit {
         let limits = limits(&trial.target(&self.target));
         let bytes = trial.reserved_bytes;
-        let fit = match bytes > limits.capacity_bytes {
+        match bytes > limits.capacity_bytes {
             true => limits.short(bytes),
             false if trial.retries > 0 => limits.tight(bytes),
             false => limits.fit(bytes),
-        };
-        Candidate { set: candidate.set.clone(), trial, fit, caught: None, cost: candidate.cost }
+        }
     }
 }
 

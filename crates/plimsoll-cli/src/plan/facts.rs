@@ -48,7 +48,7 @@ pub(super) struct Fact {
 pub(super) enum Ran {
     /// Each technique had an effect.
     Well,
-    /// These techniques had no effect.
+    /// The program ran, but these techniques had no effect.
     Idle(Vec<Technique>),
     /// This technique cannot be applied to the program.
     Refused(Technique),

@@ -21,7 +21,7 @@ const FAR: f64 = 1.25;
 /// How many sets just beyond the limit run at once, the nearest first.
 const NEIGHBOURS: usize = 2;
 
-/// The next step. `fact` makes the facts of a set from an estimate.
+/// The next step. `fact` converts an estimate into the facts of a set.
 pub(super) fn next(facts: &Facts, fact: impl Fn(&Set, &Mix) -> Fact) -> Step {
     if facts.wish.goal != Goal::Fit || facts.infers {
         return strategy::next(facts);

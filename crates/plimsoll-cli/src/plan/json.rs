@@ -57,6 +57,24 @@ pub(super) fn code_change(plan: &Plan) -> Value {
     })
 }
 
+/// The runs with a smaller micro-batch, or why there are none.
+pub(super) fn micro_batch(plan: &Plan) -> Value {
+    let found = match &plan.micro_batch {
+        None => return Value::Null,
+        Some(Err(why)) => return json!({ "why": why, "tried": [] }),
+        Some(Ok(found)) => found,
+    };
+    let tried = found.tried.iter().map(|it| {
+        let lines =
+            it.lines.iter().map(|(file, line, text)| json!({ "file": file, "line": line, "text": text }));
+        let lines: Vec<Value> = lines.collect();
+        let mut row = row(&it.candidate, &plan.target);
+        row["set"] = "".into();
+        json!({ "parts": it.parts, "batch": found.own / it.parts, "lines": lines, "run": row })
+    });
+    json!({ "why": null, "tried": tried.collect::<Vec<_>>() })
+}
+
 fn row(candidate: &Candidate, target: &Target) -> Value {
     let (trial, cost) = (&candidate.trial, candidate.cost);
     let ran = trial.end == End::Ran;

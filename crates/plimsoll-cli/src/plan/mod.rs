@@ -21,7 +21,9 @@
 //! | `offers.rs` | techniques that change what is trained, which are never chosen |
 //! | `unmarked.rs` | the largest batch of a program whose command does not contain `{BATCH}` |
 //! | `code.rs` | lines of code that save memory, in addition to the techniques |
+//! | `micro_batch.rs` | a smaller micro-batch, for programs that make their batches themselves |
 //! | `batch.rs` | the search for the largest `{BATCH}` that fits |
+//! | `own.rs` | plans for `plimsoll train` |
 //! | `report.rs` | the report: its sections, from which text and JSON are made |
 //!
 //! The techniques are in `../techniques`; the runs are in `../predict/trial.rs`.
@@ -38,7 +40,9 @@ mod goal;
 mod hints;
 mod json;
 mod largest;
+mod micro_batch;
 mod offers;
+mod own;
 mod patience;
 #[cfg(test)]
 mod recorded;
@@ -60,6 +64,7 @@ use self::candidate::Candidate;
 use self::code::CodeChange;
 use self::goal::{Goal, Wish};
 use self::largest::Largest;
+use self::micro_batch::MicroBatch;
 use self::report::report;
 use self::search::Search;
 use self::strategy::Decision;
@@ -182,7 +187,8 @@ Examples:
   plimsoll plan --gpu RTX-4090 -- python train.py --batch-size 32
   plimsoll plan --gpu 24GiB --goal memory --json -- python train.py
   plimsoll plan --gpu H100 -- python train.py --batch-size {BATCH}
-  plimsoll plan --gpu H100 --batch 32 -- python train.py --batch-size {BATCH}";
+  plimsoll plan --gpu H100 --batch 32 -- python train.py --batch-size {BATCH}
+  plimsoll plan --gpu H100 --devices 8 -- plimsoll train gpt --layers 12 --heads 12 --width 768";
 
 /// The result of a search.
 struct Plan {
@@ -211,6 +217,8 @@ struct Plan {
     hints: Vec<String>,
     /// Lines of code that save memory; they are never chosen.
     code: Option<CodeChange>,
+    /// Runs with a smaller micro-batch, which are never chosen, or why there are none.
+    micro_batch: Option<Result<MicroBatch, String>>,
     /// The searches for the largest batch that fits: for the unchanged program, and with the chosen set.
     largest: Vec<Largest>,
     /// The search for the largest batch without {BATCH}, or why it found none.
@@ -224,8 +232,11 @@ struct Plan {
 
 /// Runs the search and returns the report for stdout.
 pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
-    let wanted = batch::wanted(args)?;
     let program = program(args, args.command.clone());
+    if own::is_own(&args.command) {
+        return own::run(args, &program.target()?);
+    }
+    let wanted = batch::wanted(args)?;
     let target = program.target()?;
     let numbers = match args.numbers {
         Allowed::Identical => Numbers::Identical,
@@ -287,7 +298,7 @@ fn search(
     let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
     output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));
     output::progress("running it as it is; later runs need no new imports");
-    let mut first = Duration::ZERO;
+    let (mut first, mut batch) = (Duration::ZERO, None);
     let mut plan = trials::during(program, target, |trials| {
         let mut search = Search::new(trials, target, program.devices, wish, within);
         let checked = search.checked()?;
@@ -298,6 +309,7 @@ fn search(
         });
         let offers = search.offers()?;
         let hints = search.hints();
+        batch = search.divisible()?;
         let unmarked = match marked {
             Marked::No if is_wanted && !search.is_interrupted && program.devices == 1 => {
                 let chosen =
@@ -326,6 +338,7 @@ fn search(
             offers,
             hints,
             code: None,
+            micro_batch: None,
             unmarked: None,
             largest: Vec::new(),
             batch: None,
@@ -338,6 +351,7 @@ fn search(
         Ok(plan)
     })?;
     plan.change_code(program, target, wish, first)?;
+    plan.divide_batch(program, target, wish, first, batch)?;
     Ok(plan)
 }
 

@@ -72,8 +72,8 @@ impl Recorded {
         }
     }
 
-    /// Searches. Returns the number of runs, and the chosen set. An unrecorded set counts as a mixture of recorded
-    /// sets, or as a failure.
+    /// Searches with the recorded facts. Returns the number of runs, and the chosen set. A set that was not recorded
+    /// is estimated as a mixture of recorded sets; if that is impossible, it counts as failed.
     fn searched(&self, next: impl Fn(&Facts) -> Step) -> (usize, Option<String>) {
         let recorded = self.facts();
         let all = Estimates::of(&recorded);

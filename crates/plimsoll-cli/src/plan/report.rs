@@ -4,7 +4,7 @@ use plimsoll_trace::report::{Cell, Column, Rank, Report, Row, Section, Table};
 
 use super::candidate::Candidate;
 use super::fit::Fit;
-use super::sentences::{code_change, named, offers, other, verdict};
+use super::sentences::{code_change, micro_batch, named, offers, other, verdict};
 use super::time::Cost;
 use super::unmarked::Unmarked;
 use super::{Plan, json};
@@ -26,6 +26,8 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     sections.push(Section::lines("alternative", Rank::Head, other.clone()).valued(other));
     let change = Section::lines("code_change", Rank::Head, code_change(plan));
     sections.push(change.valued(json::code_change(plan)));
+    let micro_batch = Section::lines("micro_batch", Rank::Head, micro_batch(plan));
+    sections.push(micro_batch.valued(json::micro_batch(plan)));
     let offers = offers(plan);
     sections.push(Section::lines("offers", Rank::Head, offers).valued(json::offers(plan)));
     let found_by = plan.unmarked.as_ref().and_then(|it| it.as_ref().ok()).map(Unmarked::sentence);
@@ -96,7 +98,11 @@ fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool)
     let edited = plan.code.iter().flat_map(|code| code.tried.iter().map(|it| (edited(&code.what, it), it)));
     let offers = plan.offers.iter().filter(|it| it.objection().is_none());
     let rows = ran.iter().copied().chain(offers).map(|it| (named(it), it));
-    let named: Vec<(String, &Candidate)> = rows.chain(edited).collect();
+    let divided = plan.micro_batch.iter().flatten().flat_map(|it| {
+        let name = |parts| format!("code change: micro-batch of {}", it.own / parts);
+        it.tried.iter().map(move |division| (name(division.parts), &division.candidate))
+    });
+    let named: Vec<(String, &Candidate)> = rows.chain(edited).chain(divided).collect();
     let name_width = named.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let column = |title, width| Column { key: title, title, width, unit: "" };
     let columns = vec![

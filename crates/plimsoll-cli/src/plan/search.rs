@@ -38,7 +38,7 @@ pub(super) struct Search<'a, 'scope> {
     /// The time limit after the first trial.
     within: Duration,
     /// When to end the search and report the results so far.
-    until: Option<Instant>,
+    pub(super) until: Option<Instant>,
     /// How long to look for a cheaper set after one fits.
     patience: Patience,
     /// Whether the search is looking for cheaper sets.
@@ -47,7 +47,7 @@ pub(super) struct Search<'a, 'scope> {
     pub(super) tried: Tried,
     /// The sets named in the last progress line.
     announced: Vec<Set>,
-    /// When the first trial ended.
+    /// The time at which the first trial ended.
     since: Option<Instant>,
     /// Whether the cost of the unmodified program was requested; other sets are compared with it.
     is_priced: bool,
@@ -219,7 +219,10 @@ impl<'a, 'scope> Search<'a, 'scope> {
             // The set may still fit if the allocator releases cached memory when memory runs short.
             End::Ran => {
                 let limited = self.trials.of(set, How::Limited)?;
-                if limited.end == End::Ran {
+                if limited.end == End::Ran && limited.reserved_bytes > capacity_bytes {
+                    // The allocator's limit does not count the rest of a page that an expandable segment maps.
+                    limits.short(limited.reserved_bytes)
+                } else if limited.end == End::Ran {
                     trial.reserved_bytes = limited.reserved_bytes;
                     limits.tight(trial.reserved_bytes)
                 } else {
@@ -314,7 +317,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
     }
 
     /// The cost of a set, computed from the operators counted so far.
-    fn priced(&self, set: &Set, trial: &Trial) -> Option<Cost> {
+    pub(super) fn priced(&self, set: &Set, trial: &Trial) -> Option<Cost> {
         let changed = changed(set);
         let work = |set: &Set| self.tried.work(set).filter(|work| !work.is_empty());
         let (base, own) = (work(&Set::default()), work(&changed));
@@ -337,7 +340,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
     }
 }
 
-/// The techniques in a set because of which other operators than the program's own run.
+/// The techniques in a set that replace some of the program's own operators.
 fn changed(set: &Set) -> Set {
     set.only(|it| it.row().operators == Operators::Other)
 }

@@ -141,7 +141,16 @@ pub(super) fn verdict(plan: &Plan) -> String {
         }
     };
     let largest = plan.largest.iter().map(|it| format!("; {}", it.sentence()));
-    format!("{interrupted}{sentence}{}", largest.collect::<String>())
+    format!("{interrupted}{sentence}{}{}", changes(plan), largest.collect::<String>())
+}
+
+/// A size that changes in a step that was not run, in parentheses. Empty if there is none, or if the program does not fit
+/// anyway.
+fn changes(plan: &Plan) -> String {
+    let found = plan.shown().filter(|_| plan.chosen().is_some()).and_then(|trial| trial.changes.as_ref());
+    found.map_or_else(String::new, |(at, step)| {
+        format!(" ({at} changes in step {}: --steps {step})", bytes::thousands(*step))
+    })
 }
 
 /// The alternative to the chosen set. If the chosen set leaves enough headroom, the alternative is a faster set that
@@ -190,6 +199,24 @@ pub(super) fn code_change(plan: &Plan) -> Option<String> {
         described(it),
         slower(plan.base_cost(), it.cost)
     ))
+}
+
+/// A sentence about a smaller micro-batch, or why none was tried.
+pub(super) fn micro_batch(plan: &Plan) -> Option<String> {
+    let found = match plan.micro_batch.as_ref()? {
+        Err(why) => return Some(format!("no smaller micro-batch was tried: {why}")),
+        Ok(found) => found,
+    };
+    let best = found.best()?;
+    let (it, said) = (&best.candidate, best.said(found.own));
+    let (used, slower) = (spare(plan, it), slower(plan.base_cost(), it.cost));
+    Some(match it.fit.fits() {
+        true => format!(
+            "with {said}, no technique is needed: {used}{slower}, numbers {}",
+            it.set.numbers().name()
+        ),
+        false => format!("with {said}, it still does not fit: {used}{slower}"),
+    })
 }
 
 /// A sentence about how much memory the program would need with the techniques that change which parameters are

@@ -113,7 +113,7 @@ impl Target {
         Target { options, assumed, ..self }
     }
 
-    /// The same GPU, of whose memory other programs use `others_bytes`.
+    /// The same GPU, but other programs use `others_bytes` of its memory.
     fn beside(mut self, others_bytes: u64) -> Result<Target, String> {
         self.others_bytes = others_bytes;
         if self.limit_bytes() <= self.least_context_bytes {
@@ -143,7 +143,7 @@ impl Target {
         self.environment.iter().cloned().chain([self.workspaces.variable()])
     }
 
-    /// The GPU of this name or size, with the memory outside the allocator that `--context` gives.
+    /// The GPU of this name or size, with the memory outside the allocator that `--context` sets.
     pub(crate) fn new(gpu: &str, capability: Option<&str>, given: Option<u64>) -> Result<Target, String> {
         // `4090` is a name: no GPU has so few bytes.
         let size = bytes::parse_positive(gpu).and_then(|bytes| {

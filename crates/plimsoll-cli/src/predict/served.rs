@@ -80,7 +80,7 @@ pub(super) struct Wanted {
 /// The serving process, and the requests to it.
 pub(super) struct Server<'scope> {
     session: &'scope Session,
-    /// `None` once it has ended.
+    /// The serving process; `None` once it has ended.
     process: Option<ScopedJoinHandle<'scope, Result<Run, Failure>>>,
     /// The folder for requests and answers.
     folder: PathBuf,

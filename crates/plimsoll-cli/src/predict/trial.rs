@@ -51,6 +51,8 @@ pub(crate) struct Trial {
     pub(crate) decided: Vec<reads::Row>,
     /// The contents of the peak, if the run was recorded.
     pub(crate) contents: Option<Contents>,
+    /// The line of a size that changes in a later step than the last, and this step.
+    pub(crate) changes: Option<(String, u64)>,
     /// A sentence about growth from step to step, if memory grows and its size at the end is known.
     pub(crate) grows: Option<String>,
     /// The peak of pinned host memory, if it is known.
@@ -100,6 +102,7 @@ impl Trial {
             waste: Vec::new(),
             decided: Vec::new(),
             contents: None,
+            changes: None,
             grows: None,
             pinned_bytes: None,
             lacks_host: None,
@@ -163,6 +166,7 @@ impl Trial {
             }),
             decided: reads::rows(reports),
             contents: analysis.map(|analysis| Contents::of(&analysis.explained)),
+            changes: reports.iter().filter(|report| report.cut).find_map(sentences::changes),
             grows: outcome.growth.as_ref().and_then(sentences::growth),
             pinned_bytes: outcome.host.as_ref().map(Node::pinned_bytes),
             lacks_host: outcome.host.as_ref().and_then(|node| host::shortage(node, size)),

@@ -79,7 +79,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    fn args(&self, set: &Set, variables: Vec<(&'static str, OsString)>) -> PredictArgs {
+    fn args(&self, set: &Set, mut variables: Vec<(&'static str, OsString)>) -> PredictArgs {
+        variables.push(("PLIMSOLL_PREDICT_REACHES", "1".into()));
         PredictArgs {
             gpu: self.gpu.clone(),
             cc: self.cc.clone(),
@@ -122,12 +123,12 @@ impl Program {
     }
 }
 
-/// The environment variable that turns off the recording of events, for trials that need only the peaks.
+/// The variable that turns off the recording of events, for trials that need only the peaks.
 fn peaks_only() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_PEAKS_ONLY", "1".into())
 }
 
-/// The environment variable that keeps the recording of events on.
+/// The variable that keeps the recording on.
 fn recorded() -> (&'static str, OsString) {
     (peaks_only().0, OsString::new())
 }
@@ -243,9 +244,23 @@ pub(crate) fn during<T>(
 /// # Errors
 /// If the library plimsoll-standin is missing, or a system call fails.
 pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Trial, Failure> {
-    let session = Session::begin()?;
-    let timeout = program.timeout.unwrap_or(FIRST_LIMIT);
-    let variables = vec![peaks_only(), settles()];
+    alone_with(program, target, set, Vec::new())
+}
+
+/// Like [`alone`], for a source with a smaller batch: the optimizer's step has an effect in every `parts`th iteration.
+pub(crate) fn accumulated(program: &Program, target: &Target, parts: u64) -> Result<Trial, Failure> {
+    let set = Set::default();
+    alone_with(program, target, &set, vec![("PLIMSOLL_WITH", set.accumulated(parts).into())])
+}
+
+fn alone_with(
+    program: &Program,
+    target: &Target,
+    set: &Set,
+    mut variables: Vec<(&'static str, OsString)>,
+) -> Result<Trial, Failure> {
+    let (session, timeout) = (Session::begin()?, program.timeout.unwrap_or(FIRST_LIMIT));
+    variables.extend([peaks_only(), settles()]);
     let args = PredictArgs { timeout: Some(timeout), quiet: true, ..program.args(set, variables) };
     let run = Run::of(&args, &args.command, target, &session, &program.assume)?;
     if run.job.ended == Ended::Expired {

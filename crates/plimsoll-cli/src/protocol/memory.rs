@@ -26,7 +26,7 @@ pub(crate) struct UnusedGraph {
     pub(crate) bytes: u64,
     /// The number of calls at this line.
     pub(crate) calls: u64,
-    /// Whether this is likely, but not certain, because memory ran out in a call.
+    /// Whether it is only likely that no backward pass uses the graphs, because memory ran out in a call.
     pub(crate) likely: bool,
 }
 

@@ -24,7 +24,7 @@ use serde_json::Value;
 
 pub(crate) use self::device::{Outside, Peaks, Refused};
 pub(crate) use self::memory::{Fall, Holder, UnusedGraph, Waste, WasteKind};
-pub(crate) use self::steps::{Batches, Climb, CutLoop, GrowingBatches, GrowingSteps, Late, Varying};
+pub(crate) use self::steps::{Batches, Break, Climb, CutLoop, GrowingBatches, GrowingSteps, Late, Varying};
 
 /// The version of the messages.
 pub(crate) const VERSION: u32 = 1;
@@ -140,6 +140,8 @@ pub(crate) struct Report {
     /// Devices whose peak rose from step to step, although the memory that remains after a step did not grow.
     #[serde(default)]
     pub(crate) climbs: Vec<Climb>,
+    /// A statement that ends the training loop depending on a value that is unknown.
+    pub(crate) breaks: Option<Break>,
     /// Devices whose requests differed from step to step.
     #[serde(default)]
     pub(crate) varying: Vec<Varying>,
@@ -375,6 +377,23 @@ pub(crate) struct Applied {
     /// The lines that create or move tensors with that batch size.
     #[serde(default)]
     pub(crate) places: Vec<String>,
+    /// The numbers in the program's source that set this batch size.
+    #[serde(default)]
+    pub(crate) numbers: Vec<Number>,
+    /// Why a line that makes such tensors has no such number; empty if each has one.
+    #[serde(default)]
+    pub(crate) unknown: String,
+}
+
+/// A number in the program's source.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Number {
+    pub(crate) file: PathBuf,
+    /// The line, counted from 1.
+    pub(crate) line: usize,
+    /// Where the number begins and ends in its line, in bytes.
+    pub(crate) begin: usize,
+    pub(crate) end: usize,
 }
 
 /// A technique that cannot be applied to the program, and the reason.

@@ -26,6 +26,19 @@ pub(crate) struct GrowingSteps {
     pub(crate) climbs: bool,
     /// Whether these are epochs, not steps.
     pub(crate) epochs: bool,
+    /// Whether gradients and optimizer states grow, because the program unfreezes more and more parameters. After
+    /// `total` steps, all parameters have them.
+    pub(crate) states: bool,
+}
+
+/// A statement that ends the training loop depending on an unknown value, such as early stopping (`breaks.py`).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Break {
+    pub(crate) file: String,
+    pub(crate) line: u64,
+    pub(crate) text: String,
+    /// Whether the statement ended the loop before the loop's last step.
+    pub(crate) is_early: bool,
 }
 
 /// A device whose requests differed from step to step, so that memory fragments (`varying.py`).
@@ -60,6 +73,8 @@ pub(crate) struct Late {
     pub(crate) steps: Option<u64>,
     /// Whether the statements ran in the first step, when the optimizer had no state.
     pub(crate) first: bool,
+    /// Whether the line has run, and a size on it changes in step `steps` (`ramps.py`).
+    pub(crate) changes: bool,
 }
 
 /// A loop over a DataLoader, after the steps, that did not get all of its batches (`loops.py`).

@@ -95,8 +95,8 @@ fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'
             "use fewer DataLoader workers, prefetch and pin less, or request more memory for the job",
         ],
         (_, Some(true)) => vec![
-            "the kernel killed a process on this machine during the run, because the host ran out of memory: perhaps one of \
-             this program's",
+            "the kernel killed a process on this machine during the run, because the host ran out of memory: perhaps a \
+             process of this program",
         ],
         (Some(SIGKILL), known) => vec![
             "ended by SIGKILL: a scheduler, a container or a person killed it",

@@ -4,7 +4,7 @@
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
 
-/// Why another checkpointing technique excludes it.
+/// The reason why it cannot be combined with another checkpointing technique.
 const SAME: &str = "both checkpoint the model's blocks";
 
 pub(super) const ROW: Row = Row {

@@ -25,6 +25,15 @@ impl Set {
         Value::Object(map).to_string()
     }
 
+    /// The same JSON for a program whose source has a smaller batch: the optimizer's step has an effect in every `parts`th
+    /// iteration, and the batch is reported.
+    pub(crate) fn accumulated(&self, parts: u64) -> String {
+        let mut map = self.map();
+        map.insert("batch".to_owned(), json!({ "rows": 0, "of": 0, "way": "tensors" }));
+        map.insert("micro-batch".to_owned(), json!(parts));
+        Value::Object(map).to_string()
+    }
+
     fn map(&self) -> Map<String, Value> {
         let entries = self.entries().iter();
         entries.map(|(technique, value)| (technique.name().to_owned(), json!(value))).collect()

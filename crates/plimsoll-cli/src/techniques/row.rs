@@ -16,13 +16,13 @@ pub(crate) struct Row {
     pub(crate) value: Value,
     /// How much of a program an engineer would have to change to do the same by hand: from 1 (a setting) to 4.
     pub(crate) effort: u32,
-    /// With which techniques it cannot be combined, and why. Each pair is stated in only one of its two rows.
+    /// The techniques that it cannot be combined with, and why. Each pair is listed in only one of the two rows.
     pub(crate) excludes: &'static [(Technique, &'static str)],
     /// Techniques that save nothing if this one is applied.
     pub(crate) replaces: &'static [Technique],
     /// The programs that it is meant for.
     pub(crate) programs: Programs,
-    /// When the search tries it alone.
+    /// When the search tries the technique alone.
     pub(crate) alone: Alone,
     /// Which of the search's sets it joins, if it has saved memory by itself.
     pub(crate) joins: Joins,
@@ -143,7 +143,7 @@ pub(crate) enum Time {
     PartsAgain,
     /// The activations that are not kept are recomputed.
     Budget,
-    /// Each GPU computes its share, and they exchange parameters and gradients.
+    /// Each GPU computes a share of the step, and the GPUs exchange parameters and gradients.
     Sharded,
     /// Products are computed in bf16.
     Narrow,
@@ -162,8 +162,8 @@ pub(crate) enum Operators {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shown {
     Name,
-    /// By its name and the details that the technique reports, such as the modules to which it was applied.
+    /// Its name and the details that the technique reports, such as the modules to which it was applied.
     Detail,
-    /// By its name and its percentage; the text names the quantity to which the percentage refers.
+    /// Its name and its percentage; the text names the quantity to which the percentage refers.
     Percent(&'static str),
 }

@@ -68,7 +68,7 @@ impl Set {
         self.entries.iter().find(|(it, _)| *it == technique).and_then(|(_, value)| *value)
     }
 
-    /// Whether it needs several GPUs, with a process for each.
+    /// Whether the set needs several GPUs, with a process for each.
     pub(crate) fn needs_ranks(&self) -> bool {
         self.techniques().any(|it| it.row().alone == Alone::SeveralGpus)
     }
@@ -96,7 +96,7 @@ impl Set {
         self.techniques().map(|it| it.row().effort).sum()
     }
 
-    /// Why two of its techniques exclude each other, if they do.
+    /// Why two techniques of the set cannot be combined; `None` if all can.
     pub(crate) fn conflict(&self) -> Option<String> {
         let mut pairs = self.techniques().flat_map(|one| self.techniques().map(move |other| (one, other)));
         pairs.find_map(|(one, other)| {

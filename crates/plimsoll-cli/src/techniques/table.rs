@@ -52,7 +52,7 @@ impl Technique {
         Technique::all().find(|it| it.name() == name)
     }
 
-    /// The facts about it.
+    /// The facts about this technique.
     pub(crate) fn row(self) -> &'static Row {
         &ROWS[self as usize]
     }

@@ -5,7 +5,7 @@ use super::freeze::PARAMETERS;
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
 
-/// Why techniques that act on complete weights exclude it.
+/// The reason why it cannot be combined with techniques that act on complete weights.
 const PART: &str = "a rank has only a part of the weights";
 
 pub(super) const ROW: Row = Row {

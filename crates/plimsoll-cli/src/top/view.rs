@@ -39,7 +39,7 @@ pub(super) struct View {
     /// Whole bytes rather than MiB and GiB.
     whole: bool,
     palette: Palette,
-    /// When the newest samples arrived.
+    /// The time at which the newest samples arrived.
     heard: Instant,
     /// The time and number of steps at which the current measurement of steps per second began.
     counted: (Instant, u64),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plimsoll::checkpoint::Budget;
+use plimsoll::checkpoint::Checkpointer;
 use plimsoll::data::{DataError, DataLoader, Dataset, Subset};
 use plimsoll::nn::Module;
 use plimsoll::{Result, Tensor};
@@ -15,7 +15,7 @@ const CHECKED: usize = 16;
 /// A module that maps images to a logit for each class.
 pub(super) struct Classifier<M> {
     module: M,
-    checkpoint_within: fn(&mut M, Budget),
+    checkpoint_within: fn(&mut M, Checkpointer),
 }
 
 impl<M: Module + 'static> Classifier<M> {
@@ -24,8 +24,8 @@ impl<M: Module + 'static> Classifier<M> {
         Classifier::of_blocks(module, |_, _| {})
     }
 
-    /// A network whose blocks this function checkpoints within a budget.
-    pub(super) fn of_blocks(module: M, checkpoint_within: fn(&mut M, Budget)) -> Box<dyn Network> {
+    /// A network whose blocks this function checkpoints.
+    pub(super) fn of_blocks(module: M, checkpoint_within: fn(&mut M, Checkpointer)) -> Box<dyn Network> {
         Box::new(Classifier { module, checkpoint_within })
     }
 }
@@ -39,8 +39,8 @@ impl<M: Module> Network for Classifier<M> {
         &mut self.module
     }
 
-    fn checkpoint_within(&mut self, budget: Budget) {
-        (self.checkpoint_within)(&mut self.module, budget);
+    fn checkpoint_within(&mut self, checkpointer: Checkpointer) {
+        (self.checkpoint_within)(&mut self.module, checkpointer);
     }
 
     fn loss(&self, batch: &[Tensor]) -> Result<Tensor> {

@@ -23,14 +23,14 @@ pub(crate) struct DeviceArgs {
     capacity: Option<u64>,
 }
 
-/// Where to run.
+/// Where to run: the value of `--device`.
 #[derive(Clone, Debug)]
 enum On {
     /// This machine's processors and memory.
     Cpu,
     /// A device that computes nothing and accounts for every byte.
     Sim,
-    /// Such a device, with the memory of a GPU.
+    /// A device like `Sim`, with the memory of a GPU.
     Like(Box<SimConfig>),
     /// An NVIDIA GPU: the one with this number, or else the first. With several ranks, each rank has its own GPU.
     Cuda(Option<u32>),
@@ -67,12 +67,12 @@ impl DeviceArgs {
         matches!(self.device, On::Cpu | On::Cuda(_))
     }
 
-    /// Whether it is a real GPU.
+    /// Whether the device is a real GPU.
     pub(super) fn is_cuda(&self) -> bool {
         matches!(self.device, On::Cuda(_))
     }
 
-    /// Whether it is a GPU that the user chose by number.
+    /// Whether the device is a GPU that the user chose by number.
     pub(super) fn is_numbered_gpu(&self) -> bool {
         matches!(self.device, On::Cuda(Some(_)))
     }

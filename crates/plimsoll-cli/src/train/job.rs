@@ -12,14 +12,14 @@ use plimsoll::{DType, Device, ProcessGroup, TimelineSpan};
 
 use super::stop::Signal;
 use super::task::{Sampled, Task};
-use super::techniques::{Fitted, Techniques};
+use super::techniques::{Chosen, Techniques};
 use crate::exit::{Exit, Failure};
 
 /// A training job, apart from the device it runs on.
 pub(crate) struct Job {
     /// The data and the network.
     pub(crate) task: Box<dyn Task>,
-    /// When it ends.
+    /// How long the job trains.
     pub(crate) length: Length,
     /// Samples per step, in total over all ranks.
     pub(crate) batch_size: usize,
@@ -39,16 +39,16 @@ pub(crate) struct Job {
     pub(crate) group: ProcessGroup,
     /// The tensors that are sharded over the ranks.
     pub(crate) shard: Shard,
-    /// The number of groups of ranks that have a whole model each.
+    /// The number of groups of ranks; each group has a whole model.
     pub(crate) replicate: usize,
     /// The number of ranks that share each layer, if it is more than 1.
     pub(crate) tensor: usize,
-    /// The lanes of a batch, if the bits must not depend on the number of ranks.
+    /// The lanes of a batch, if results must not depend on the number of ranks.
     pub(crate) reproducible: Option<Reproducible>,
     /// The techniques that save memory.
     pub(crate) techniques: Techniques,
     /// How the techniques were found, if `--fit` chose them.
-    pub(crate) fitted: Option<Fitted>,
+    pub(crate) fitted: Option<Chosen>,
 }
 
 impl Job {
@@ -76,9 +76,9 @@ impl Job {
     /// Checks the techniques against the rest of the job.
     ///
     /// # Errors
-    /// A technique that this job cannot use.
+    /// If this job cannot use one of the techniques.
     pub(super) fn check_techniques(&self) -> Result<(), Failure> {
-        let Techniques { activations, accumulate } = self.techniques;
+        let Techniques { activations, offload, accumulate } = self.techniques;
         let wrong = |message: &str| Err(Failure::new(Exit::Usage, message));
         if activations.is_some() && !self.task.has_blocks() {
             return wrong(
@@ -88,6 +88,11 @@ impl Job {
         if activations.is_some() && self.tensor > 1 {
             return wrong(
                 "--activations does not work with layers that ranks share (`--parallel tp=N`): use --checkpoint",
+            );
+        }
+        if offload.is_some() && self.capture {
+            return wrong(
+                "--offload does not work with --capture: a replay moves nothing between the GPU and the host",
             );
         }
         if accumulate > 1 && !self.accumulates() {
@@ -109,7 +114,7 @@ impl Job {
         }
     }
 
-    /// The place where it runs, in words: `cpu`, `2 ranks of cpu`.
+    /// The place where the job runs, in words: `cpu`, `2 ranks of cpu`.
     pub(super) fn place(&self, device: &Device) -> String {
         match self.group.size() {
             1 => device.name().to_owned(),

@@ -13,6 +13,7 @@ use super::smallest::Smallest;
 use super::snapshot::SnapshotFile;
 use super::stop::Signal;
 use super::task::Metric;
+use super::techniques;
 
 /// The schema of a job, including failed ones. Changes of meaning raise the version; new fields do not.
 pub(crate) const SCHEMA: &str = "plimsoll.train/1";
@@ -50,7 +51,7 @@ pub(crate) fn result(
         "techniques": savings.iter().map(Saving::json).collect::<Vec<_>>(),
         "fit": job.fitted.map(|fitted| json!({
             "limit_bytes": fitted.limit_bytes,
-            "options": job.techniques.options(),
+            "options": techniques::options(&job.techniques),
             "simulated_runs": fitted.runs,
             "times_as_long": fitted.times_as_long,
         })),

@@ -1,4 +1,5 @@
-//! The data of the lanes of a rank: the parts of each batch that it trains on in passes of their own, and of the test.
+//! The data of a rank's lanes: the parts of each batch that the rank trains on, each in a separate pass, and the parts
+//! of the test data.
 //!
 //! Without `--reproducible` there are as many lanes as ranks, so each rank has one.
 
@@ -11,13 +12,13 @@ use super::job::Job;
 pub(super) struct Lanes {
     pub(super) training: Vec<DataLoader>,
     pub(super) testing: Vec<DataLoader>,
-    /// Test batches of the lane that has the most. All ranks gather parameters as often.
+    /// Test batches of the lane that has the most. All ranks must gather parameters equally often.
     pub(super) most_test_batches: usize,
 }
 
 impl Lanes {
     /// # Errors
-    /// The number of lanes does not divide the batch size.
+    /// If the number of lanes does not divide the batch size.
     pub(super) fn new(job: &Job, group: &ProcessGroup, has_values: bool) -> Result<Lanes, DataError> {
         let lanes = job.lanes();
         let own = || (group.rank()..lanes).step_by(group.size());

@@ -39,7 +39,9 @@ mod techniques;
 mod timeline;
 mod watch;
 
-use clap::Subcommand;
+use std::ffi::OsString;
+
+use clap::{Command, FromArgMatches, Subcommand};
 
 use self::job::Job;
 pub(crate) use self::json::SCHEMA;
@@ -102,11 +104,33 @@ impl What {
     }
 }
 
+/// Plans the command with these words after `plimsoll train`, which contain `--plan`.
+///
+/// # Errors
+/// Words that are not valid; also the errors of [`run`].
+pub(crate) fn planned(words: Vec<OsString>) -> Result<Answer, Failure> {
+    let command = What::augment_subcommands(Command::new("plimsoll train").no_binary_name(true));
+    let given = command.try_get_matches_from(words).and_then(|given| What::from_arg_matches(&given));
+    match given {
+        Ok(what) => run(&what),
+        Err(error) => {
+            let message = error.to_string();
+            Err(Failure::new(Exit::Usage, message.trim_start_matches("error: ").trim_end()))
+        }
+    }
+}
+
 /// Runs the job. Returns the text for stdout.
 pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     let settings = what.settings();
     if let Some(gpus) = &settings.plan {
-        return plan::run(gpus, settings.device.memory_limit(), settings.json, what.variants()?);
+        return plan::run(
+            gpus,
+            settings.device.memory_limit(),
+            settings.json,
+            what.variants()?,
+            what.shared(),
+        );
     }
     settings.parallel.shares(what.shared(), settings.capture)?;
     let (world, device) =

@@ -1,5 +1,5 @@
-//! The network of a job on its ranks: [`Model`]. Ranks have the same network and parts of each batch, rows of its parameters, or parts
-//! of its layers.
+//! The network of a job on its ranks: [`Model`]. Ranks share the work by parts of each batch, by rows of the
+//! parameters, or by parts of the layers.
 
 use plimsoll::nn::Scope;
 use plimsoll::optim::{Optimizer, clip_grad_norm_};
@@ -16,11 +16,11 @@ pub(super) struct Model {
     pub(super) network: Box<dyn Network>,
     /// Averages gradients, if there are several ranks or lanes.
     pub(super) sharded: Option<FullyShardedDataParallel>,
-    /// What the optimizer trains: this rank's rows or parts, or all.
+    /// The tensors that the optimizer trains: this rank's rows or parts, or all parameters.
     pub(super) parameters: Vec<Tensor>,
-    /// The number of elements of all whole parameters.
+    /// The number of elements of all parameters, before they are divided.
     pub(super) parameter_count: u64,
-    /// The ranks that train on the parts of a batch. Ranks that share layers have the same part.
+    /// The ranks that train on the parts of a batch. Ranks that share layers train on the same part.
     pub(super) data: ProcessGroup,
     /// Whether reading a parameter may gather it from all ranks.
     pub(super) gathers: bool,
@@ -32,7 +32,7 @@ impl Model {
     /// Builds the network, with initial values, on the ranks of `group`.
     pub(super) fn new(job: &Job, device: &Device, group: &ProcessGroup) -> plimsoll::Result<Model> {
         let (size, shares_layers) = (group.size(), job.tensor > 1);
-        // A rank never has all parameters, if it does not need them.
+        // If a rank does not need all parameters, it never has all of them.
         let (is_sharded, scope) = (size > 1 && job.shard != Shard::Nothing, Scope::new(device, job.seed));
         let scope = if is_sharded { scope.deferred() } else { scope };
         let (mesh, scope) = if shares_layers {
@@ -44,8 +44,8 @@ impl Model {
             (DeviceMesh::new(group, &dims)?, scope)
         };
         let mut network = job.task.network(&scope)?;
-        if let Some(budget) = job.techniques.activations {
-            network.checkpoint_within(budget);
+        if let Some(checkpointer) = job.techniques.checkpointer() {
+            network.checkpoint_within(checkpointer);
         }
         let whole = network.module().parameters();
         let count = |shape: &[usize]| shape.iter().product::<usize>() as u64;
@@ -67,7 +67,7 @@ impl Model {
         Ok(Model { network, sharded, parameters, parameter_count, data, gathers, shares_layers })
     }
 
-    /// Whether no rank has everything, so that all ranks save together.
+    /// Whether no rank has all tensors, so that all ranks save together.
     pub(super) fn saves_together(&self) -> bool {
         self.gathers || self.shares_layers
     }
@@ -81,7 +81,7 @@ impl Model {
         Ok(())
     }
 
-    /// What this rank saves.
+    /// The tensors that this rank saves.
     pub(super) fn tensors(&self, optimizer: &dyn Optimizer) -> plimsoll::Result<Tensors> {
         let module = self.network.module();
         Ok(match &self.sharded {
@@ -92,8 +92,8 @@ impl Model {
         })
     }
 
-    /// A sample of rank 0 of `group`. If no rank has all parameters, all draw the same one; a signal to one of them must not end it
-    /// early.
+    /// A sample of rank 0 of `group`. If no rank has all parameters, all ranks generate the same sample; a signal to
+    /// one rank must not end it early.
     pub(super) fn sample(
         &self,
         job: &Job,

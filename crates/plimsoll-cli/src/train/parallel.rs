@@ -183,7 +183,7 @@ impl ParallelArgs {
     }
 
     /// # Errors
-    /// The number of ranks does not match the options.
+    /// If the number of ranks does not match the options.
     fn fits(&self, batch_size: usize, ranks: usize) -> Result<(), Failure> {
         if let Some(Parallel::Shard(Some(size))) = self.parallel
             && size != ranks
@@ -380,7 +380,7 @@ fn each_has_a_gpu(members: &[Member]) -> Result<(), Failure> {
 }
 
 /// # Errors
-/// The number of ranks does not divide the batch size.
+/// If the number of ranks does not divide the batch size.
 pub(super) fn divides(batch_size: usize, ranks: usize) -> Result<(), Failure> {
     if batch_size.is_multiple_of(ranks) {
         return Ok(());
@@ -417,8 +417,8 @@ pub(super) fn end_with_others(world: &World) -> Watched {
     watched
 }
 
-/// Called after another rank is lost. The ranks read in a store which rank it is; rank 0 may host that store, so it
-/// waits a moment before it ends.
+/// Called after another rank is lost. The ranks learn from a store which rank was lost; rank 0 may host that store, so
+/// it waits a moment before it ends.
 pub(super) fn let_others_read(world: &World) {
     if world.rank() == 0 {
         thread::sleep(GRACE / 5);

@@ -1,24 +1,26 @@
 //! `--plan NxGPU`: simulates one rank of each way to share the work, and prints the fastest that fits.
 //!
 //! A row is a run of the job itself, a few steps long, on a simulated GPU without a limit: its peak, the memory outside the
-//! allocator and the estimated time of a step. Ranks make equal requests, so one stands for all.
+//! allocator and the estimated time of a step. All ranks make the same requests, so one rank represents all.
 
 use std::fmt::Write;
 use std::iter::successors;
 use std::path::Path;
 use std::str::FromStr;
 
+use plimsoll::fit::{Fitted, Simulated};
 use plimsoll::parallel::Shard;
 use plimsoll::{Bytes, ProcessGroup, SimConfig};
 use plimsoll_trace::render::words::counted;
 use serde_json::{Value, json};
 
-use super::fit::{self, Found};
+use super::fit;
 use super::job::Job;
 use super::json::pretty;
 use super::parallel::divides;
 use super::progress;
-use super::simulated::{Simulated, simulated};
+use super::simulated::simulated;
+use super::techniques;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
 use crate::page::quoted;
@@ -47,9 +49,9 @@ impl FromStr for Gpus {
     }
 }
 
-/// A way to share the work, and what it takes.
+/// A way to share the work, with its memory and time.
 struct Row {
-    /// The options that choose it.
+    /// The options that choose this way of training.
     options: Vec<String>,
     allocated_bytes: u64,
     reserved_bytes: u64,
@@ -79,12 +81,27 @@ const WAYS: [(Shard, &[&str]); 4] = [
     (Shard::Parameters, &["--parallel shard"]),
 ];
 
-/// Tries all ways. `jobs` has the job as it is given, and perhaps the same one with an option that saves memory.
+/// The numbers of ranks that can share each layer: at most the GPUs of one host, and only divisors of these sizes of
+/// the network.
+fn tensor_ranks(gpus: usize, sizes: Option<[(&'static str, usize); 2]>) -> Vec<usize> {
+    let Some(sizes) = sizes else { return Vec::new() };
+    let all = successors(Some(2_usize), |ranks| ranks.checked_mul(2));
+    all.take_while(|ranks| *ranks <= GPUS_OF_A_HOST.min(gpus))
+        .filter(|ranks| {
+            gpus.is_multiple_of(*ranks) && sizes.iter().all(|(_, size)| size.is_multiple_of(*ranks))
+        })
+        .collect()
+}
+
+/// Tries all ways. `jobs` contains the job as given and, if there is one, the same job with an option that saves
+/// memory. The number of ranks that share layers must divide the sizes in `shared`; there are none if the network has
+/// no such layers.
 pub(super) fn run(
     gpus: &Gpus,
     memory_limit: Option<u64>,
     as_json: bool,
     jobs: Vec<(Option<&'static str>, Job)>,
+    shared: Option<[(&'static str, usize); 2]>,
 ) -> Result<Answer, Failure> {
     let bound = memory_limit.unwrap_or(gpus.gpu.capacity_bytes).min(gpus.gpu.capacity_bytes);
     let ways = if gpus.count == 1 { &[(Shard::Nothing, &[][..])][..] } else { &WAYS[..] };
@@ -118,9 +135,23 @@ pub(super) fn run(
                 break;
             }
         }
+        // Layers that ranks share.
+        (job.shard, job.replicate) = (Shard::Nothing, 1);
+        for ranks in tensor_ranks(gpus.count, shared) {
+            output::progress(&format!("simulating {}: {ranks} ranks that share layers", rows.len() + 1));
+            job.tensor = ranks;
+            let way = match gpus.count / ranks {
+                1 => format!("--parallel tp={ranks}"),
+                data => format!("--parallel dp={data},tp={ranks}"),
+            };
+            let options = [way].into_iter().chain(option.map(str::to_owned)).collect();
+            rows.push(row(&mut job, gpus, bound, options)?);
+        }
+        job.tensor = 1;
         first.get_or_insert(job);
     }
-    // The fastest that fits comes first; of equally fast ones, the smallest. What does not fit follows by its need.
+    // The fastest that fits comes first; of equally fast ones, the smallest. Ways that do not fit follow, sorted by the
+    // memory that they need.
     rows.sort_by(|a, b| {
         let fast = |row: &Row| if row.fits { (row.step_s * 1e4).round() } else { 0.0 };
         (!a.fits).cmp(&!b.fits).then(fast(a).total_cmp(&fast(b))).then(a.total_bytes().cmp(&b.total_bytes()))
@@ -131,22 +162,22 @@ pub(super) fn run(
     Ok(Answer { text, exit })
 }
 
-/// The fastest techniques with which a way fits that does not fit by itself.
+/// For a way that does not fit by itself: the fastest techniques with which it fits.
 fn made_to_fit(job: &mut Job, gpus: &Gpus, bound: u64, own: &Row) -> Result<Option<Row>, Failure> {
     let found = fit::search(job, &gpus.gpu, bound.saturating_sub(own.outside_bytes))?;
-    Ok(found.map(|Found { techniques, takes, .. }| Row {
-        options: own.options.iter().cloned().chain(techniques.options()).collect(),
+    Ok(found.map(|Fitted { techniques, takes, .. }| Row {
+        options: own.options.iter().cloned().chain(techniques::options(&techniques)).collect(),
         allocated_bytes: takes.allocated_bytes,
         reserved_bytes: takes.reserved_bytes,
         outside_bytes: takes.outside_bytes,
-        step_s: takes.step_s,
+        step_s: takes.seconds,
         fits: takes.reserved_bytes + takes.outside_bytes <= bound,
     }))
 }
 
 /// Runs the job on a GPU of unlimited size.
 fn row(job: &mut Job, gpus: &Gpus, bound: u64, options: Vec<String>) -> Result<Row, Failure> {
-    let Simulated { allocated_bytes, reserved_bytes, outside_bytes, step_s } =
+    let Simulated { allocated_bytes, reserved_bytes, outside_bytes, seconds: step_s } =
         simulated(job, &gpus.gpu, None)?;
     let row = Row { options, allocated_bytes, reserved_bytes, outside_bytes, step_s, fits: false };
     Ok(Row { fits: row.total_bytes() <= bound, ..row })
@@ -154,7 +185,9 @@ fn row(job: &mut Job, gpus: &Gpus, bound: u64, options: Vec<String>) -> Result<R
 
 /// The command that trains in this way: the one that was given, with other options.
 fn command(gpus: &Gpus, row: &Row) -> String {
-    let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    // Before `train` are the words of `plimsoll plan`, if the plan is made by it.
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let mut words = words.skip_while(|word| word != "train");
     let mut kept = vec!["plimsoll".to_owned()];
     while let Some(word) = words.next() {
         match word.as_str() {

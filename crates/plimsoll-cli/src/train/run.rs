@@ -25,7 +25,8 @@ use crate::cuda::without_dnn;
 // can stop, no matter how many epochs are left. (Blocks may be at different addresses after each epoch, so
 // the earlier epoch need not be the previous one.)
 
-/// The seed of this rank's random numbers. With lanes, all ranks have the job's seed, from which that of each lane is derived.
+/// The seed of this rank's random numbers. With lanes, all ranks have the job's seed, from which each lane's seed is
+/// derived.
 fn job_seed(job: &Job, seed: u64, group: &ProcessGroup) -> u64 {
     if job.reproducible.is_some() { seed } else { rank_seed(seed, group.rank()) }
 }
@@ -440,8 +441,8 @@ impl<'a> Run<'a> {
         Ok(Some(Some(self.agree(&sums)?)))
     }
 
-    /// Runs as many forward passes more as the lane with the most test batches has, for the parameters that those gather. Their
-    /// scores do not count.
+    /// Runs additional forward passes until this lane has run as many as the lane with the most test batches, because
+    /// each pass gathers parameters from all ranks. Their scores do not count.
     fn gather_with_others(&self, loader: &DataLoader, batches: usize) -> Result<(), Error> {
         for _ in batches..self.lanes.most_test_batches {
             let Some(batch) = first_sample(loader).next() else { return Ok(()) };

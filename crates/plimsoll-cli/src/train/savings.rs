@@ -1,20 +1,22 @@
 //! What each technique of a job saves: [`savings`].
 
 use plimsoll::SimConfig;
+use plimsoll::fit::Simulated;
 use serde_json::{Value, json};
 
 use super::job::Job;
-use super::simulated::{Simulated, simulated};
+use super::simulated::simulated;
+use super::techniques;
 
 /// What a technique saves and costs, compared with the same job without it.
 pub(crate) struct Saving {
-    /// The option that chooses it.
+    /// The option that chooses the technique.
     pub(crate) option: String,
-    /// How a Rust program uses it.
+    /// How a Rust program uses the technique.
     pub(crate) in_rust: String,
-    /// Reserved bytes at the peak with all techniques, and without this one.
+    /// Reserved bytes at the peak with all techniques, and without this technique.
     pub(crate) reserved_bytes: [u64; 2],
-    /// A step's estimated time, divided by that without this one.
+    /// A step's estimated time, divided by the time without this technique.
     pub(crate) times_as_long: f64,
 }
 
@@ -35,11 +37,11 @@ impl Saving {
     }
 }
 
-/// What each of the job's techniques saves, from runs of some steps on a simulated device without a limit. A technique without which
-/// the job cannot run, because the others need it, is left out.
+/// What each of the job's techniques saves, from runs of some steps on a simulated device without a limit. If the other
+/// techniques need a technique, so that the job cannot run without it, it is left out.
 pub(super) fn savings(job: &mut Job, sim: &SimConfig) -> Vec<Saving> {
     let techniques = job.techniques;
-    let without = techniques.without_each();
+    let without = techniques::without_each(&techniques);
     let mut savings = Vec::new();
     if without.is_empty() {
         return savings;
@@ -49,9 +51,9 @@ pub(super) fn savings(job: &mut Job, sim: &SimConfig) -> Vec<Saving> {
         job.techniques = others;
         let result = simulated(job, sim, None);
         job.techniques = techniques;
-        let Ok(Simulated { reserved_bytes, step_s, .. }) = result else { continue };
+        let Ok(Simulated { reserved_bytes, seconds, .. }) = result else { continue };
         let reserved_bytes = [all.reserved_bytes, reserved_bytes];
-        savings.push(Saving { option, in_rust, reserved_bytes, times_as_long: all.step_s / step_s });
+        savings.push(Saving { option, in_rust, reserved_bytes, times_as_long: all.seconds / seconds });
     }
     savings
 }

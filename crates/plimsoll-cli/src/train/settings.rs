@@ -26,7 +26,7 @@ pub(crate) struct Settings {
     /// Do not train: simulate one rank for each way to share the work among these GPUs, such as 16xH200, and print the
     /// fastest way that fits
     #[arg(long, value_name = "NxGPU", help_heading = "Ranks",
-          conflicts_with_all = ["parallel", "reproducible", "capture", "device", "capacity", "save", "save_async", "resume", "snapshot", "log", "timeline", "activations", "accumulate"])]
+          conflicts_with_all = ["parallel", "reproducible", "capture", "device", "capacity", "save", "save_async", "resume", "snapshot", "log", "timeline", "activations", "offload", "accumulate"])]
     pub(super) plan: Option<Gpus>,
     /// The data type of matrix products and convolutions
     #[arg(long = "dtype", value_enum, value_name = "TYPE", default_value_t = Precision::Float32)]
@@ -43,14 +43,18 @@ pub(crate) struct Settings {
     pub(super) capture: bool,
     /// What the network's blocks may keep for the backward pass, such as 400MiB; the rest is computed again. `auto` keeps as little as
     /// possible while each block runs at most twice
-    #[arg(long, value_name = "SIZE|auto", value_parser = techniques::budget, help_heading = "Less memory")]
+    #[arg(long, value_name = "SIZE|auto", value_parser = techniques::budget, help_heading = "Less memory", group = "budget")]
     activations: Option<Budget>,
+    /// With --activations or --fit: on a GPU, move activations to pinned host memory instead of recomputing them, up to
+    /// this many bytes and as far as the copies overlap with computation
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive, help_heading = "Less memory", requires = "budget")]
+    offload: Option<u64>,
     /// Train on each batch in N parts, one after the other, and add up their gradients
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..),
           help_heading = "Less memory")]
     accumulate: u32,
     /// Reserve at most this many bytes, with the fastest combination of the techniques above; found by simulated runs
-    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive, help_heading = "Less memory",
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive, help_heading = "Less memory", group = "budget",
           conflicts_with_all = ["activations", "accumulate", "memory_limit", "plan"])]
     pub(super) fit: Option<u64>,
     #[command(flatten)]
@@ -81,7 +85,7 @@ impl Settings {
     /// Checks that each rank has complete parameters, as an option needs.
     ///
     /// # Errors
-    /// Ranks share parameters, or `--plan` tries ways in which they do.
+    /// If ranks share parameters, or `--plan` tries ways in which they do.
     pub(super) fn wants_whole_parameters(&self, option: &str) -> Result<(), Failure> {
         if self.parallel.shard() == Shard::Nothing && self.parallel.tensor() == 1 && self.plan.is_none() {
             return Ok(());
@@ -114,7 +118,11 @@ impl Settings {
             replicate: 1,
             tensor: 1,
             reproducible,
-            techniques: Techniques { activations: self.activations, accumulate: self.accumulate as usize },
+            techniques: Techniques {
+                activations: self.activations,
+                offload: self.offload,
+                accumulate: self.accumulate as usize,
+            },
             fitted: None,
         }
     }

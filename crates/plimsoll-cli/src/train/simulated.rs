@@ -1,5 +1,6 @@
 //! A job on a simulated device of any size: [`run_on`], and a few steps of it: [`simulated`].
 
+use plimsoll::fit::Simulated;
 use plimsoll::{Device, SimConfig};
 
 use super::job::{Error, Job, Outcome};
@@ -22,17 +23,8 @@ pub(super) fn run_on(job: &Job, sim: &SimConfig, limit: Option<u64>) -> Result<O
     job.run(&device, &mut (), None, &Stop::default())
 }
 
-/// What a job takes on a simulated device.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Simulated {
-    pub(super) allocated_bytes: u64,
-    pub(super) reserved_bytes: u64,
-    pub(super) outside_bytes: u64,
-    /// The estimated time of a step. On a device of unknown rates, that of another GPU: good only to compare.
-    pub(super) step_s: f64,
-}
-
-/// Runs some steps of the job, and its test, on a device like `sim` that reserves at most `limit` bytes.
+/// The memory and time that a few steps of the job, and its test, need on a device like `sim` that reserves at most
+/// `limit` bytes. The time is that of a step.
 ///
 /// # Errors
 /// The errors of the job, such as out of memory.
@@ -54,6 +46,6 @@ fn measured(job: &Job, sim: &SimConfig, limit: Option<u64>) -> Result<Simulated,
         allocated_bytes: memory.peak_allocated_bytes,
         reserved_bytes: memory.peak_reserved_bytes,
         outside_bytes: memory.outside_bytes.unwrap_or(0),
-        step_s: step.map_or(0.0, |step| step.as_secs_f64()),
+        seconds: step.map_or(0.0, |step| step.as_secs_f64()),
     })
 }

@@ -1,7 +1,7 @@
 //! The data and network of a training run: [`Task`]. `mnist/`, `gpt/` and `image/` each implement it; the
 //! loop (`run.rs`), the checkpoints and the reports use only this.
 
-use plimsoll::checkpoint::Budget;
+use plimsoll::checkpoint::Checkpointer;
 use plimsoll::data::{DataError, DataLoader};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::Optimizer;
@@ -21,13 +21,13 @@ pub(crate) trait Task {
     /// The training samples, in the order of training.
     ///
     /// # Errors
-    /// The batch size is 0.
+    /// If the batch size is 0.
     fn training(&self, batch_size: usize, seed: u64) -> std::result::Result<DataLoader, DataError>;
 
     /// The test samples.
     ///
     /// # Errors
-    /// The batch size is 0.
+    /// If the batch size is 0.
     fn testing(&self, batch_size: usize) -> std::result::Result<DataLoader, DataError>;
 
     /// Host bytes of the data set.
@@ -36,7 +36,7 @@ pub(crate) trait Task {
     /// The network, with initial values.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     fn network(&self, scope: &Scope) -> Result<Box<dyn Network>>;
 
     /// The optimizer of the network's parameters.
@@ -95,27 +95,27 @@ pub(crate) trait Network {
     /// Its parameters and buffers, mutable, so that parameters can be replaced.
     fn module_mut(&mut self) -> &mut dyn Module;
 
-    /// From now on, blocks keep at most this much for the backward pass. Does nothing if the network has no blocks.
-    fn checkpoint_within(&mut self, budget: Budget) {
-        let _ = budget;
+    /// From now on, this decides what blocks keep for the backward pass. Does nothing if the network has no blocks.
+    fn checkpoint_within(&mut self, checkpointer: Checkpointer) {
+        let _ = checkpointer;
     }
 
     /// The mean loss of a batch.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     fn loss(&self, batch: &[Tensor]) -> Result<Tensor>;
 
     /// The [`Metric`] of a batch, summed over its samples; `None` on a device without values.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     fn score(&self, batch: &[Tensor]) -> Result<Option<f64>>;
 
     /// A sample from the trained network, if the task has any.
     ///
     /// # Errors
-    /// Out of memory.
+    /// If memory runs out.
     fn sample(&self, stop: &Stop) -> Result<Option<Sampled>> {
         let _ = stop;
         Ok(None)
@@ -125,7 +125,7 @@ pub(crate) trait Network {
 /// A text that a network generated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sampled {
-    /// The text that it started with.
+    /// The text that the network continued.
     pub(crate) prompt: String,
     /// The prompt with the generated text.
     pub(crate) text: String,

@@ -1,50 +1,36 @@
-//! What a job does to take less memory: [`Techniques`].
+//! What a job does to use less memory: [`Techniques`], as options of the command line.
 
 use plimsoll::checkpoint::Budget;
+pub(crate) use plimsoll::fit::Techniques;
 
 use crate::bytes;
 
-/// The techniques that are options of every training.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Techniques {
-    /// What the blocks may keep for the backward pass.
-    pub(crate) activations: Option<Budget>,
-    /// The number of parts of a batch, one after the other.
-    pub(crate) accumulate: usize,
+/// The options that choose these techniques.
+pub(crate) fn options(techniques: &Techniques) -> Vec<String> {
+    let activations = techniques.activations.map(|budget| match budget {
+        Budget::Bytes(most) => format!("--activations {}", bytes::exact(most)),
+        _ => "--activations auto".to_owned(),
+    });
+    let offload = techniques.offload.filter(|_| activations.is_some());
+    let offload = offload.map(|most| format!("--offload {}", bytes::exact(most)));
+    let accumulate = (techniques.accumulate > 1).then(|| format!("--accumulate {}", techniques.accumulate));
+    activations.into_iter().chain(offload).chain(accumulate).collect()
 }
 
-impl Techniques {
-    /// The options that choose these techniques.
-    pub(crate) fn options(&self) -> Vec<String> {
-        let activations = self.activations.map(|budget| match budget {
-            Budget::Bytes(most) => format!("--activations {}", bytes::exact(most)),
-            _ => "--activations auto".to_owned(),
-        });
-        let accumulate = (self.accumulate > 1).then(|| format!("--accumulate {}", self.accumulate));
-        activations.into_iter().chain(accumulate).collect()
+/// For each technique: the set without it, its option, and how a Rust program uses it.
+pub(super) fn without_each(techniques: &Techniques) -> Vec<(String, String, Techniques)> {
+    let mut all = Vec::new();
+    let named = |only: Techniques| options(&only).join(" ");
+    if let Some(code) = techniques.code() {
+        let only = Techniques { accumulate: 1, ..*techniques };
+        all.push((named(only), code, Techniques { activations: None, ..*techniques }));
     }
-
-    /// These techniques without each one of them, with its option, and how a Rust program uses it.
-    pub(super) fn without_each(&self) -> Vec<(String, String, Techniques)> {
-        let mut all = Vec::new();
-        let named = |techniques: Techniques| techniques.options().concat();
-        if let Some(budget) = self.activations {
-            let only = Techniques { accumulate: 1, ..*self };
-            let code = match budget {
-                Budget::Bytes(most) => format!("model.checkpoint_within(Budget::Bytes({most}));"),
-                _ => "model.checkpoint_within(Budget::Auto);".to_owned(),
-            };
-            all.push((named(only), code, Techniques { activations: None, ..*self }));
-        }
-        if self.accumulate > 1 {
-            let only = Techniques { activations: None, ..*self };
-            let code =
-                "(loss * (part_rows / batch_rows))?.backward()?; for each part, then optimizer.step()?;";
-            let code = code.to_owned();
-            all.push((named(only), code, Techniques { accumulate: 1, ..*self }));
-        }
-        all
+    if techniques.accumulate > 1 {
+        let only = Techniques { activations: None, ..*techniques };
+        let code = "(loss * (part_rows / batch_rows))?.backward()?; for each part, then optimizer.step()?;";
+        all.push((named(only), code.to_owned(), Techniques { accumulate: 1, ..*techniques }));
     }
+    all
 }
 
 /// Reads `--activations`: a size, or `auto`.
@@ -57,10 +43,10 @@ pub(super) fn budget(text: &str) -> Result<Budget, String> {
 
 /// How a job was made to fit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fitted {
+pub(crate) struct Chosen {
     pub(crate) limit_bytes: u64,
     /// The number of simulated runs.
     pub(crate) runs: u32,
-    /// A step's estimated time, divided by that with enough memory.
+    /// A step's estimated time, divided by the time with enough memory.
     pub(crate) times_as_long: f64,
 }

@@ -30,6 +30,13 @@ struct Factored {
     zero: Option<usize>,
 }
 
+impl Factored {
+    /// The determinant of the swaps.
+    fn sign(&self) -> f64 {
+        if self.is_odd { -1.0 } else { 1.0 }
+    }
+}
+
 /// Factors `a`, `[n, n]`, in place, and swaps the rows of `x`, `[n, k]`, in the same way.
 fn factor<T: Float>(a: &mut [T], n: usize, x: &mut [T], k: usize, scratch: &mut [T]) -> Factored {
     let mut factored = Factored { is_odd: false, zero: None };
@@ -173,7 +180,7 @@ pub fn determinants<T: Float>(
             lu.copy_from_slice(&a[matrix * n * n..][..n * n]);
             let factored = factor(lu, n, &mut [], 0, rest);
             let pivots = (0..n).map(|i| lu[i * n + i].wide());
-            let sign = if factored.is_odd { -1.0 } else { 1.0 };
+            let sign = factored.sign();
             match form {
                 Determinant::Value => out[0] = T::of(pivots.fold(sign, |product, pivot| product * pivot)),
                 Determinant::SignAndLog => {
@@ -187,8 +194,9 @@ pub fn determinants<T: Float>(
     debug_assert!(done.is_ok(), "a determinant exists");
 }
 
-/// The derivatives of the determinants by the elements: the determinant times the transposed inverse. The pivots of a singular matrix that
-/// are zero are replaced by the smallest number that makes a difference, because its derivative is finite too.
+/// The derivatives of the determinants by the elements: the determinant times the transposed inverse. A singular matrix has finite
+/// derivatives too: its pivots are the largest of all elements that are left, and pivots that are zero are replaced by the smallest number
+/// that makes a difference.
 pub fn cofactors<T: Float>(count: usize, a: &[T], n: usize, out: &mut [T], scratch: &mut [f32]) {
     if n == 0 {
         return;
@@ -201,28 +209,77 @@ pub fn cofactors<T: Float>(count: usize, a: &[T], n: usize, out: &mut [T], scrat
         scratch_of_one(n, n),
         |matrix, out: &mut [T], scratch| {
             let (lu, rest) = scratch.split_at_mut(n * n);
-            // The transposed matrix, whose inverse is the transposed inverse.
             let a = &a[matrix * n * n..][..n * n];
-            for (at, lu) in lu.iter_mut().enumerate() {
-                *lu = a[at % n * n + at / n];
-            }
-            let largest = a.iter().map(|x| x.wide().abs()).fold(0.0, f64::max);
+            transpose(a, n, lu);
             identity(out, n);
             let factored = factor(lu, n, out, n, rest);
-            let mut product = if factored.is_odd { -1.0 } else { 1.0 };
-            for i in 0..n {
-                let pivot = &mut lu[i * n + i];
-                if *pivot == T::of(0.0) {
-                    *pivot = T::of(T::EPSILON * if largest == 0.0 { 1.0 } else { largest });
-                }
-                product *= pivot.wide();
+            if factored.zero.is_none() {
+                let product = (0..n).fold(factored.sign(), |product, i| product * lu[i * n + i].wide());
+                substitute_both(lu, n, out, n, rest);
+                out.iter_mut().for_each(|x| *x = T::of(x.wide() * product));
             }
-            substitute_both(lu, n, out, n, rest);
-            out.iter_mut().for_each(|x| *x = T::of(x.wide() * product));
+            if factored.zero.is_some() || out.iter().any(|x| !x.wide().is_finite()) {
+                transpose(a, n, lu);
+                cofactors_of_singular(lu, n, out, rest);
+            }
             Ok(())
         },
     );
     debug_assert!(done.is_ok(), "a derivative exists");
+}
+
+/// [`cofactors`] of one matrix, whose transpose is in `a`, by LU with complete pivoting. As many pivots are zero as the rank is less than
+/// `n`, and all of them come last, so the inverse has only one factor that is large.
+fn cofactors_of_singular<T: Float>(a: &mut [T], n: usize, out: &mut [T], scratch: &mut [T]) {
+    identity(out, n);
+    let mut swapped_columns = Vec::with_capacity(n);
+    let mut product = 1.0;
+    let mut largest = 0.0;
+    for at in 0..n {
+        let size = |place: usize| a[place].wide().abs();
+        let left = (at..n).flat_map(|row| (at..n).map(move |col| row * n + col));
+        let pivot = left.reduce(|best, next| if size(next) > size(best) { next } else { best });
+        let pivot = pivot.unwrap_or(at * n + at);
+        let (row, col) = (pivot / n, pivot % n);
+        if row != at {
+            swap_rows(a, n, at, row);
+            swap_rows(out, n, at, row);
+            product = -product;
+        }
+        if col != at {
+            a.chunks_exact_mut(n).for_each(|row| row.swap(at, col));
+            product = -product;
+        }
+        swapped_columns.push(col);
+        let (above, below) = a.split_at_mut((at + 1) * n);
+        let own = &mut above[at * n..];
+        if at == 0 {
+            largest = own[0].wide().abs();
+        }
+        if own[at] == T::of(0.0) {
+            own[at] = T::of(T::EPSILON * if largest == 0.0 { 1.0 } else { largest });
+        }
+        product *= own[at].wide();
+        for row in below.chunks_exact_mut(n) {
+            row[at] = row[at] / own[at];
+            let by = row[at];
+            subtract_scaled(&mut row[at + 1..], &own[at + 1..], by);
+        }
+    }
+    substitute_both(a, n, out, n, scratch);
+    // Columns that were swapped are rows of the inverse.
+    for (at, &col) in swapped_columns.iter().enumerate().rev() {
+        if at != col {
+            swap_rows(out, n, at, col);
+        }
+    }
+    out.iter_mut().for_each(|x| *x = T::of(x.wide() * product));
+}
+
+fn transpose<T: Float>(a: &[T], n: usize, to: &mut [T]) {
+    for (at, to) in to.iter_mut().enumerate() {
+        *to = a[at % n * n + at / n];
+    }
 }
 
 fn identity<T: Float>(out: &mut [T], n: usize) {

@@ -28,7 +28,7 @@ fn floats_of<T>(elements: usize) -> usize {
 
 /// Floats of scratch memory for a batch, if a matrix of at most `side` rows and columns needs `elements` elements.
 pub(super) fn scratch_len<T>(count: usize, side: usize, elements: usize) -> usize {
-    let workers = if side > BLOCK { 1 } else { scratch_workers(count) };
+    let workers = if side > BLOCK { count.min(1) } else { scratch_workers(count).min(count) };
     workers * floats_of::<T>(elements)
 }
 

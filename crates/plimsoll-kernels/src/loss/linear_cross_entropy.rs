@@ -3,6 +3,7 @@
 
 use super::cross_entropy::{Coefficients, log_sum};
 use super::nll::BadTarget;
+use crate::matmul::gemm::gemm;
 use crate::matmul::{MatmulShape, MatrixStrides, matmul};
 use crate::number::Float;
 use crate::parallel::{Cut, Pieces, for_each_chunk, for_each_cut, for_each_piece};
@@ -124,26 +125,12 @@ fn add_product<T: Float>(g: &[T], x: &[T], [rows, classes, dim]: [usize; 3], to:
         let count = BLOCK.min(classes - first);
         // SAFETY: the lengths were checked; different chunks write different rows.
         unsafe {
-            gemm::gemm(
-                count,
-                dim,
-                rows,
-                to.pointer().add(first * dim),
-                1,
-                dim as isize,
+            gemm(
+                [count, rows, dim],
+                (g.as_ptr().add(first), MatrixStrides::row_major(rows, classes).transposed()),
+                (x.as_ptr(), MatrixStrides::row_major(rows, dim)),
+                (to.pointer().add(first * dim), MatrixStrides::row_major(count, dim)),
                 true,
-                g.as_ptr().add(first),
-                classes as isize,
-                1,
-                x.as_ptr(),
-                1,
-                dim as isize,
-                T::of(1.0),
-                T::of(1.0),
-                false,
-                false,
-                false,
-                gemm::Parallelism::None,
             );
         }
     });

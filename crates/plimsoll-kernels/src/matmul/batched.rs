@@ -1,10 +1,11 @@
-//! Batched products of strided matrices with the `gemm` crate, and large `float32` products with `packed_matmul.rs`.
+//! Batched products of strided matrices with `gemm.rs`, and large `float32` products with `packed_matmul.rs`.
 //!
 //! `gemm` runs single-threaded on blocks of the output whose division depends only on the shape, so that the sum for each
 //! element does not depend on the number of threads. Transposed views cost nothing: they are only strides.
 
 use std::any::TypeId;
 
+use super::gemm::gemm;
 use super::matrix::{MatmulShape, MatrixStrides};
 use super::packed_matmul;
 use crate::number::{Float, Number};
@@ -66,26 +67,13 @@ pub fn matmul<T: Float>(
                         }
                     }
                 }
-                gemm::gemm(
-                    rows.len(),
-                    cols.len(),
-                    k,
-                    c.pointer().add(c_at),
-                    c_strides.col as isize,
-                    c_strides.row as isize,
+                let (a_at, b_at) = (at(a_strides, rows.start, 0), at(b_strides, 0, cols.start));
+                gemm(
+                    [rows.len(), k, cols.len()],
+                    (a.as_ptr().wrapping_add(a_at), a_strides),
+                    (b.as_ptr().wrapping_add(b_at), b_strides),
+                    (c.pointer().add(c_at), c_strides),
                     bias.is_some(),
-                    a.as_ptr().wrapping_add(at(a_strides, rows.start, 0)),
-                    a_strides.col as isize,
-                    a_strides.row as isize,
-                    b.as_ptr().wrapping_add(at(b_strides, 0, cols.start)),
-                    b_strides.col as isize,
-                    b_strides.row as isize,
-                    T::of(1.0),
-                    T::of(1.0),
-                    false,
-                    false,
-                    false,
-                    gemm::Parallelism::None,
                 );
             }
         }

@@ -1,7 +1,7 @@
 //! Products of large `float32` matrices on processors with AVX-512.
 //!
 //! Both operands are packed once for all threads, one run of depth at a time: rows in groups, columns in panels, in the order
-//! in which a register tile reads them. `batched.rs` uses this file for the products that [`takes`] accepts. The `gemm` crate,
+//! in which a register tile reads them. `batched.rs` uses this file for the products that [`takes`] accepts. `gemm.rs`,
 //! which packs an operand again for each block of the output, handles other products and other processors.
 
 use std::cell::Cell;

@@ -1,12 +1,13 @@
 //! Batched products of 16-bit float matrices, which read their operands in place.
 //!
 //! Sums are kept in 32 bits over the entire depth and rounded once. One block of the result is computed at a time: its
-//! rows and columns are packed, over a range of the depth, for the tiles of `tile.rs`. They are packed as pairs of
-//! `bf16` if the processor can multiply those (AVX512-BF16), otherwise as `f32`. Packing is the only conversion: an
-//! operand is never converted to 32 bits as a whole.
+//! rows and columns are packed, over a range of the depth, for the tiles of `tile.rs` or the tile registers of `amx.rs`.
+//! They are packed as pairs of `bf16` if the processor can multiply those (AMX, AVX512-BF16), otherwise as `f32`.
+//! Packing is the only conversion: an operand is never converted to 32 bits as a whole.
 
 use super::batched::Blocks;
 use super::matrix::{MatmulShape, MatrixStrides};
+use crate::amx::{Factors, SIDE, has_tiles};
 use crate::convert::{Compute, Load};
 use crate::dtype::DType;
 use crate::parallel::{Cut, for_each_cut_with, scratch_workers};
@@ -19,6 +20,36 @@ use crate::transpose::transpose;
 const LIMIT: [usize; 2] = [16 * ROWS, 8 * WIDE];
 /// How many floats, or pairs, are packed at a time along the depth: a panel of columns then stays in the L1 cache.
 const RUN: usize = 256;
+/// The minimum number of rows for which tile registers, which have 16 of them, are faster than other registers.
+const TILE_ROWS: usize = 8;
+
+/// The instructions that multiply, and with them the form in which operands are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    /// Products of `f32`.
+    Floats,
+    /// Products of pairs of `bf16`.
+    Pairs,
+    /// Products of pairs of `bf16` in tile registers: rows are not transposed, and the depth is filled up with zeros to a
+    /// multiple of [`SIDE`] pairs.
+    Tiles,
+}
+
+impl Unit {
+    /// The fastest one of this processor for a product.
+    fn of(dtype: DType, shape: &MatmulShape) -> Unit {
+        match dtype {
+            DType::BF16 if shape.m >= TILE_ROWS && has_tiles() => Unit::Tiles,
+            DType::BF16 if has_pairs() => Unit::Pairs,
+            _ => Unit::Floats,
+        }
+    }
+
+    /// How many elements a packed float holds.
+    fn per_float(self) -> usize {
+        if self == Unit::Floats { 1 } else { 2 }
+    }
+}
 
 fn blocks(shape: &MatmulShape) -> Blocks {
     Blocks::at_most(shape, LIMIT, [ROWS, NARROW])
@@ -34,7 +65,7 @@ struct BlockScratch {
 
 impl BlockScratch {
     fn of(shape: &MatmulShape, blocks: &Blocks) -> Self {
-        let (run, width) = (shape.k.clamp(1, RUN), blocks.cols.next_multiple_of(WIDE));
+        let (run, width) = (shape.k.clamp(1, RUN).next_multiple_of(SIDE), blocks.cols.next_multiple_of(WIDE));
         Self {
             sums: (blocks.rows + 1) * width,
             rows: blocks.rows * run,
@@ -73,13 +104,13 @@ pub fn short_matmul(
     scratch: &mut [f32],
     finish: impl Fn(usize, &mut [f32]) + Sync,
 ) {
-    product(dtype, dtype == DType::BF16 && has_pairs(), shape, [a, b], bias, c, scratch, &finish);
+    product(dtype, Unit::of(dtype, shape), shape, [a, b], bias, c, scratch, &finish);
 }
 
 #[allow(clippy::too_many_arguments, reason = "as above")]
 fn product(
     dtype: DType,
-    pairs: bool,
+    unit: Unit,
     shape: &MatmulShape,
     [(a, a_strides), (b, b_strides)]: [Matrices<'_>; 2],
     bias: Option<&[u8]>,
@@ -101,7 +132,7 @@ fn product(
     let blocks = blocks(shape);
     let lens = BlockScratch::of(shape, &blocks);
     let (load, store) = (<f32 as Compute>::load(dtype), <f32 as Compute>::store(dtype));
-    let [a, b] = [a, b].map(|bytes| Packer { words: words(bytes), bytes, load, pairs });
+    let [a, b] = [a, b].map(|bytes| Packer { words: words(bytes), bytes, load, unit });
     let c = Cut::new(c);
     for_each_cut_with(blocks.count(), (), scratch, lens.len(), |chunk, (), own| {
         for (batch, rows, cols) in blocks.of_chunk(chunk) {
@@ -115,7 +146,7 @@ fn product(
                 a: (&a, lines(&rows, a_strides, a_strides.row, a_strides.col)),
                 b: (&b, lines(&cols, b_strides, b_strides.col, b_strides.row)),
                 depth: k,
-                pairs,
+                unit,
             };
             let bias = bias.map(|bias| &bias[2 * cols.start..2 * cols.end]);
             let (sums, width) = block.sums(&lens, bias.map(|bias| (bias, b.load)), own);
@@ -149,7 +180,7 @@ struct Block<'a> {
     a: (&'a Packer<'a>, Lines),
     b: (&'a Packer<'a>, Lines),
     depth: usize,
-    pairs: bool,
+    unit: Unit,
 }
 
 impl Block<'_> {
@@ -170,27 +201,39 @@ impl Block<'_> {
         if let Some((bias, load)) = bias {
             load(bias, 0, 1, &mut start[..b_lines.count]);
         }
-        let per_float = 1 + usize::from(self.pairs);
+        let per_float = self.unit.per_float();
         let whole = self.depth.div_ceil(per_float);
         // With depth 0, there is one empty range, so each sum keeps its initial value.
         for first in (0..whole.max(1)).step_by(RUN) {
             let run = RUN.min(whole - first);
             let at = |lines: Lines| Lines { first: lines.first + first * per_float * lines.depth, ..lines };
             let left = self.depth - first * per_float;
-            let depth = Run { floats: run, elements: left.min(run * per_float) };
-            let [a_row, a_step] = a.rows(at(a_lines), depth, packed_rows);
+            let elements = left.min(run * per_float);
+            let run = if self.unit == Unit::Tiles { run.next_multiple_of(SIDE) } else { run };
+            let depth = Run { floats: run, elements };
+            let [a_row, a_step] = a.rows(at(a_lines), depth, packed_rows, turned);
             for col in (0..b_lines.count).step_by(WIDE) {
                 let count = WIDE.min(b_lines.count - col);
                 let lines = Lines { first: at(b_lines).first + col * b_lines.line, count, ..b_lines };
                 let panel_width = panel_width(count);
                 let panel = &mut packed_cols[col * run..][..panel_width * run];
                 b.panel(lines, depth, (panel, panel_width), turned);
+                if self.unit == Unit::Tiles {
+                    if first == 0 {
+                        for sums in sums.chunks_exact_mut(width).take(a_lines.count) {
+                            sums[col..][..panel_width].copy_from_slice(&start[col..][..panel_width]);
+                        }
+                    }
+                    let factors = Factors { a: packed_rows, a_row, b: panel, width: panel_width, steps: run };
+                    factors.add_to(a_lines.count, &mut sums[col..], width);
+                    continue;
+                }
                 let start = if first == 0 { Start::Columns(&start[col..]) } else { Start::Accumulate };
                 let depth = Depth::packed([1, 1, run], [0, 0, a_step], panel_width);
                 let tile = Tile { a: packed_rows, b: panel, depth, width: panel_width, start };
-                match self.pairs {
-                    true => tile.run_pairs(a_lines.count, a_row, &mut sums[col..], width),
-                    false => tile.run_strided(a_lines.count, a_row, &mut sums[col..], width),
+                match self.unit {
+                    Unit::Floats => tile.run_strided(a_lines.count, a_row, &mut sums[col..], width),
+                    _ => tile.run_pairs(a_lines.count, a_row, &mut sums[col..], width),
                 }
             }
         }
@@ -210,18 +253,29 @@ struct Packer<'a> {
     bytes: &'a [u8],
     words: &'a [u16],
     load: Load<f32>,
-    pairs: bool,
+    unit: Unit,
 }
 
 impl Packer<'_> {
-    /// Packs rows without transposing them. Returns the distances between rows and between steps of depth.
-    fn rows(&self, lines: Lines, run: Run, to: &mut [f32]) -> [usize; 2] {
+    /// Packs rows, for tile registers one after another, else without transposing them. Returns the distances between rows and
+    /// between steps of depth.
+    fn rows(&self, lines: Lines, run: Run, to: &mut [f32], turned: &mut [f32]) -> [usize; 2] {
         if run.floats == 0 {
             return [0, 0];
         }
         if lines.depth <= lines.line || lines.count == 1 {
             for (row, to) in to.chunks_exact_mut(run.floats).take(lines.count).enumerate() {
                 self.along(lines.first + row * lines.line, lines.depth, run, to);
+            }
+            return [run.floats, 1];
+        }
+        if self.unit == Unit::Tiles {
+            for row in (0..lines.count).step_by(WIDE) {
+                let count = WIDE.min(lines.count - row);
+                let some = Lines { first: lines.first + row * lines.line, count, ..lines };
+                self.across(some, run, (turned, count));
+                let to = &mut to[row * run.floats..];
+                transpose((run.floats, count), (turned, count), (to, run.floats));
             }
             return [run.floats, 1];
         }
@@ -248,7 +302,7 @@ impl Packer<'_> {
 
     /// Packs one line over a range of the depth.
     fn along(&self, from: usize, step: usize, run: Run, to: &mut [f32]) {
-        if !self.pairs {
+        if self.unit == Unit::Floats {
             return (self.load)(self.bytes, from, step, to);
         }
         let to: &mut [u16] = bytemuck::cast_slice_mut(to);
@@ -264,7 +318,7 @@ impl Packer<'_> {
     fn across(&self, lines: Lines, run: Run, (to, width): (&mut [f32], usize)) {
         let Lines { first, line, depth, count } = lines;
         let to = to.chunks_exact_mut(width).take(run.floats).map(|to| &mut to[..count]).enumerate();
-        if !self.pairs {
+        if self.unit == Unit::Floats {
             return to.for_each(|(step, to)| (self.load)(self.bytes, first + step * depth, line, to));
         }
         let words = self.words;
@@ -273,6 +327,10 @@ impl Packer<'_> {
             || {
                 for (step, to) in to {
                     let low = first + 2 * step * depth;
+                    if 2 * step >= run.elements {
+                        to.fill(0.0);
+                        continue;
+                    }
                     match (line, 2 * step + 1 < run.elements) {
                         (1, true) => {
                             let (low, high) = (&words[low..][..count], &words[low + depth..][..count]);
@@ -321,7 +379,7 @@ mod tests {
         values
     }
 
-    /// Compares products, by pairs and by floats, with 64-bit sums of the same rounded elements.
+    /// Compares products, by every unit of this processor, with 64-bit sums of the same rounded elements.
     fn check(dtype: DType, shape: MatmulShape, a_s: MatrixStrides, b_s: MatrixStrides) {
         let MatmulShape { batch, m, k, n } = shape;
         let values = |len, seed| rounded(&random(len, seed), dtype);
@@ -339,21 +397,17 @@ mod tests {
                 };
                 expected.push(2.0 * (f64::from(plus[col]) + (0..k).map(term).sum::<f64>()) as f32);
             }
-            for pairs in [false, dtype == DType::BF16 && has_pairs()] {
+            let units = [
+                (Unit::Floats, true),
+                (Unit::Pairs, dtype == DType::BF16 && has_pairs()),
+                (Unit::Tiles, dtype == DType::BF16 && has_tiles()),
+            ];
+            for (unit, _) in units.into_iter().filter(|(_, exists)| *exists) {
                 let found = on_any_threads(|| {
                     let (mut c, mut scratch) =
                         (vec![7; 2 * batch * m * n], vec![f32::NAN; short_matmul_scratch_len(&shape)]);
                     let double = |_, sums: &mut [f32]| sums.iter_mut().for_each(|x| *x *= 2.0);
-                    product(
-                        dtype,
-                        pairs,
-                        &shape,
-                        [(&a, a_s), (&b, b_s)],
-                        bias,
-                        &mut c,
-                        &mut scratch,
-                        &double,
-                    );
+                    product(dtype, unit, &shape, [(&a, a_s), (&b, b_s)], bias, &mut c, &mut scratch, &double);
                     floats(&c, dtype)
                 });
                 assert_close(&found, &expected, if dtype == DType::BF16 { 0.0045 } else { 0.0008 });

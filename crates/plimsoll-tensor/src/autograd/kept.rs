@@ -25,7 +25,7 @@ pub struct Kept {
     pub owner: String,
     /// The memory category.
     pub category: Category,
-    /// The device that holds it.
+    /// The device that holds the memory.
     pub device: Device,
     /// The operations whose derivatives keep it, newest first, each with its layer: `mul (in head)`. `accumulate_grad`
     /// stands for a leaf that is waiting for its gradient.
@@ -92,7 +92,8 @@ pub fn kept_by(roots: &[&Tensor]) -> Vec<Kept> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SavedMemory {
-    /// What the graph frees, unless something else holds it: activations, inputs and leaves that are no parameters, largest first.
+    /// What the graph frees, unless something else holds it: activations, inputs and leaves that are not parameters,
+    /// largest first.
     pub saved: Vec<Kept>,
     /// Parameters and buffers that the graph reads. The model holds them anyway.
     pub parameters: Vec<Kept>,

@@ -15,6 +15,7 @@ use crate::data::Data;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::offload::{self, Ticket};
 use crate::storage::{Recompute, Storage};
 use crate::tensor::Tensor;
 use crate::unwind::caught;
@@ -22,7 +23,7 @@ use crate::unwind::caught;
 /// A tensor kept for the backward pass.
 pub(crate) enum Saved {
     /// The tensor's values.
-    Kept { data: Data, version: u32 },
+    Kept { data: Data, version: u32, offloaded: Option<Arc<Ticket>> },
     /// A recipe to recompute it (`checkpoint/output.rs`).
     Recomputed { values: Arc<dyn Recompute>, layout: Layout, dtype: DType },
     /// The value that a hook's `pack` returned.
@@ -30,7 +31,7 @@ pub(crate) enum Saved {
 }
 
 impl Saved {
-    /// Saves these values in the way that this thread is set to. `pack` runs with no lock held.
+    /// Saves these values in the current mode of this thread. `pack` runs with no lock held.
     ///
     /// # Errors
     /// If `op` cannot save a tensor because it was made in inference mode; also errors of `pack`.
@@ -42,14 +43,23 @@ impl Saved {
         }
         let Some(hooks) = HOOKS.with_borrow(|stack| stack.last().cloned()) else {
             let recipe = data.storage.save();
-            OBSERVED.with_borrow_mut(|list| {
+            let is_observed = OBSERVED.with_borrow_mut(|list| {
                 list.iter_mut().for_each(|list| list.saved.push((data.storage.clone(), recipe.is_some())));
+                list.is_some()
             });
-            return Ok(match recipe {
-                None => Saved::Kept { data: data.clone(), version: data.storage.version() },
-                Some(values) => Saved::Recomputed { values, layout: data.layout.clone(), dtype: data.dtype },
-            });
+            if let Some(values) = recipe {
+                return Ok(Saved::Recomputed { values, layout: data.layout.clone(), dtype: data.dtype });
+            }
+            let mut saved =
+                Saved::Kept { data: data.clone(), version: data.storage.version(), offloaded: None };
+            if let Saved::Kept { offloaded, .. } = &mut saved
+                && !is_observed
+            {
+                *offloaded = offload::saved(&data.storage)?;
+            }
+            return Ok(saved);
         };
+        offload::advance(&data.storage)?;
         let value = no_grad(|| hooks.pack(&Tensor::from_data(data.clone())))?;
         Ok(Saved::Packed { value, hooks })
     }
@@ -74,12 +84,13 @@ impl Saved {
     /// If the storage was changed in place after it was saved; also errors of `unpack`.
     pub(crate) fn get(&self, node: &'static str) -> Result<Data> {
         match self {
-            Saved::Kept { data, version } => {
+            Saved::Kept { data, version, offloaded } => {
                 let (saved, found) = (*version, data.storage.version());
                 if saved != found {
                     let changed_by = data.storage.changed_by();
                     return Err(Error::SavedModified { node, changed_by, saved, found });
                 }
+                offloaded.as_ref().map_or(Ok(()), |ticket| ticket.announce())?;
                 Ok(data.clone())
             }
             Saved::Recomputed { values, layout, dtype } => {

@@ -12,6 +12,10 @@ pub(super) struct Chain {
     blocks: Vec<BlockCost>,
     /// Bytes that the first `i` blocks save if all of them keep what they save.
     kept: Vec<u64>,
+    /// Like `kept`, without what waits on the host.
+    held: Vec<u64>,
+    /// For each block: whether its saved tensors wait on the host, unless it is checkpointed.
+    is_offloaded: Vec<bool>,
     /// Bytes that the first `i` blocks save only in a checkpointed part.
     recipes: Vec<u64>,
     /// Seconds of the first `i` blocks.
@@ -20,12 +24,25 @@ pub(super) struct Chain {
 
 impl Chain {
     pub(super) fn new(blocks: &[BlockCost]) -> Chain {
-        let mut chain =
-            Chain { blocks: blocks.to_vec(), kept: vec![0], recipes: vec![0], seconds: vec![0.0] };
+        Chain::with_offloaded(blocks, vec![false; blocks.len()])
+    }
+
+    /// A chain in which the saved tensors of some blocks wait on the host.
+    pub(super) fn with_offloaded(blocks: &[BlockCost], is_offloaded: Vec<bool>) -> Chain {
+        let sums = || vec![0];
+        let mut chain = Chain {
+            blocks: blocks.to_vec(),
+            kept: sums(),
+            held: sums(),
+            is_offloaded,
+            recipes: sums(),
+            seconds: vec![0.0],
+        };
         let is_timed = blocks.iter().any(|block| block.forward_seconds > 0.0);
         for (i, block) in blocks.iter().enumerate() {
             let kept = chain.kept[i].saturating_add(chain.saved(i));
             chain.kept.push(kept);
+            chain.held.push(chain.held[i].saturating_add(chain.held(i)));
             chain.recipes.push(chain.recipes[i].saturating_add(block.recipe_bytes));
             let own = &mut chain.blocks[i];
             (own.forward_seconds, own.tail_seconds) = match is_timed {
@@ -57,7 +74,17 @@ impl Chain {
         own.inner_bytes.saturating_add(if keeps_input { own.input_bytes } else { 0 })
     }
 
-    /// Bytes that these blocks save, if all of them keep what they save, and no block before them does.
+    /// Whether a block's saved tensors wait on the host, unless the block is checkpointed.
+    pub(super) fn is_offloaded(&self, block: usize) -> bool {
+        self.is_offloaded[block]
+    }
+
+    /// Bytes that stay on the device if a block keeps what it saves.
+    pub(super) fn held(&self, block: usize) -> u64 {
+        if self.is_offloaded[block] { 0 } else { self.saved(block) }
+    }
+
+    /// Bytes that these blocks save, if all of them keep their saved tensors and no earlier block does.
     pub(super) fn kept(&self, range: Range<usize>) -> u64 {
         self.kept[range.end] - self.kept[range.start]
     }
@@ -102,7 +129,7 @@ impl Chain {
             match piece {
                 Part::Keep(_) => {
                     let last = if range.end == self.len() { self.output(range.end) } else { 0 };
-                    held += self.kept(range);
+                    held += self.held[range.end] - self.held[range.start];
                     most = most.max(held + last);
                 }
                 Part::Checkpoint(_, inner) => {
@@ -122,6 +149,11 @@ impl Chain {
             parts: parts.to_vec(),
             kept_bytes: most,
             recomputed: again / self.seconds(0..self.len()).max(f64::MIN_POSITIVE),
+            is_offloaded: if self.is_offloaded.contains(&true) {
+                self.is_offloaded.clone()
+            } else {
+                Vec::new()
+            },
         }
     }
 
@@ -139,6 +171,7 @@ impl Chain {
                 ..*first
             }
         };
-        Chain::new(&ranges.iter().map(merge).collect::<Vec<_>>())
+        let is_offloaded = ranges.iter().map(|range| self.is_offloaded[range.clone()].iter().all(|&it| it));
+        Chain::with_offloaded(&ranges.iter().map(merge).collect::<Vec<_>>(), is_offloaded.collect())
     }
 }

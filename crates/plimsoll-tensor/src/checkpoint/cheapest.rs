@@ -68,7 +68,7 @@ pub(super) fn cheapest(chain: &Chain, rest: &[Rest], bytes: u64, ways: &impl Way
                     }
                 }
             };
-            add(at + 1, cut.held.saturating_add(chain.saved(at)), 0.0, None);
+            add(at + 1, cut.held.saturating_add(chain.held(at)), 0.0, None);
             let held = cut.held.saturating_add(chain.input(at));
             for end in at + 1..len {
                 let mut is_possible = false;

@@ -71,9 +71,16 @@ impl FirstRun {
     /// Runs `f` as in the first run: with the same random numbers and under the same autocast. It does not affect the random
     /// numbers that the program draws later.
     pub(super) fn run_again<T>(&self, f: impl FnOnce() -> T) -> T {
-        let random: Vec<RngState> = self.random.iter().map(|(device, _)| device.rng_state()).collect();
+        /// Restores the devices' generators, even if `f` panics.
+        struct Restore<'a>(Vec<(&'a Device, RngState)>);
+        impl Drop for Restore<'_> {
+            fn drop(&mut self) {
+                self.0.iter().for_each(|(device, state)| device.set_rng_state(*state));
+            }
+        }
+        let _before = Restore(self.random.iter().map(|(device, _)| (device, device.rng_state())).collect());
         self.random.iter().for_each(|(device, state)| device.set_rng_state(*state));
-        let result = autocast::apart(self.autocast, || {
+        autocast::apart(self.autocast, || {
             let _second = Recomputing::new();
             match &self.generator {
                 None => f(),
@@ -84,10 +91,6 @@ impl FirstRun {
                     random::with_generator(&generator, f)
                 }
             }
-        });
-        for ((device, _), state) in self.random.iter().zip(random) {
-            device.set_rng_state(state);
-        }
-        result
+        })
     }
 }

@@ -7,7 +7,7 @@
 //! Each value is dropped as soon as its derivative has read it. The second run uses the random numbers and autocast of the
 //! first.
 //!
-//! The files, from the bottom up:
+//! The files:
 //!
 //! | file | contents |
 //! |---|---|

@@ -113,7 +113,12 @@ impl Ways for Nested<'_> {
         let own = self.levels[way][range.start][range.len()];
         let parts = self.parts(range.clone(), way);
         let once = self.chain.seconds(range).max(f64::MIN_POSITIVE);
-        Some(Arc::new(Schedule { parts, kept_bytes: own.bytes, recomputed: own.seconds / once }))
+        Some(Arc::new(Schedule {
+            parts,
+            kept_bytes: own.bytes,
+            recomputed: own.seconds / once,
+            is_offloaded: Vec::new(),
+        }))
     }
 }
 
@@ -132,5 +137,8 @@ fn flat(chain: &Chain) -> Vec<Vec<Rest>> {
 
 /// Bytes that a kept block adds to a piece. The input of the piece is always kept.
 fn kept(chain: &Chain, at: usize) -> u64 {
+    if chain.is_offloaded(at) {
+        return chain.held(at);
+    }
     chain.saved(at).max(chain.again(at..at + 1) - chain.output(at + 1))
 }

@@ -6,6 +6,7 @@ use super::step::Sequence;
 use crate::autograd::{enable_grad, hooks_are_open, observing};
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::offload;
 use crate::storage::WeakStorage;
 use crate::tensor::Tensor;
 
@@ -40,7 +41,7 @@ fn one(blocks: &dyn Sequence, input: Tensor, number: usize) -> Result<(BlockCost
         observing(|| clock::metered(|| enable_grad(|| blocks.run(number..number + 1, &input))));
     if input.data().storage.version() != version {
         let message = format!(
-            "block {number} changes its input in place, so it cannot be computed again from it: join it with the block before"
+            "block {number} changes its input in place, so it cannot be recomputed from it: join it with the previous block"
         );
         return Err(Error::argument("checkpoint_sequential", message));
     }
@@ -68,11 +69,17 @@ fn one(blocks: &dyn Sequence, input: Tensor, number: usize) -> Result<(BlockCost
             inner.push((storage.downgrade(), storage.rounded_bytes(), is_recipe));
         }
     }
+    cost.largest_bytes = inner.iter().map(|(_, bytes, _)| *bytes).max().unwrap_or(0);
+    if cost.saves_input {
+        cost.largest_bytes = cost.largest_bytes.max(cost.input_bytes);
+    }
     let detached = out.detach();
     drop(out); // The graph is dropped with it.
     // Parameters, masks and tables still exist: the block does not own them.
-    for (_, bytes, is_recipe) in inner.iter().filter(|(storage, ..)| storage.upgrade().is_none()) {
+    for (_, bytes, is_recipe) in inner.iter().filter(|(storage, ..)| !storage.is_alive()) {
         *(if *is_recipe { &mut cost.recipe_bytes } else { &mut cost.inner_bytes }) += bytes;
     }
+    let bytes = cost.inner_bytes + cost.input_bytes;
+    cost.copy_seconds = offload::copy_seconds(input.device(), bytes).unwrap_or(0.0);
     Ok((cost, detached))
 }

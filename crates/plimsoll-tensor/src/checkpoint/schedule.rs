@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 ///
 /// The bytes are those that the blocks save: the inputs of checkpointed parts, what the other blocks save, and what the
 /// piece being recomputed saves. Gradients, temporary tensors inside operations, and the 16-bit copies of parameters
-/// under autocast come on top.
+/// under autocast are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
     /// This many equal segments, all checkpointed except the last. Like the argument `segments` of
@@ -34,21 +34,26 @@ impl From<usize> for Budget {
 pub struct BlockCost {
     /// Bytes of its input.
     pub input_bytes: u64,
-    /// Whether it saves its input for the backward pass.
+    /// Whether the block saves its input for the backward pass.
     pub saves_input: bool,
-    /// Bytes that it saves, not counting its input and output.
+    /// Bytes that the block saves, not counting its input and output.
     pub inner_bytes: u64,
-    /// Bytes that it saves only in a checkpointed part: [recomputed outputs](super::recompute_output) are kept there.
+    /// Bytes that the block saves only in a checkpointed part, for [recomputed outputs](super::recompute_output).
     pub recipe_bytes: u64,
     /// Bytes of its output.
     pub output_bytes: u64,
-    /// Whether it saves its output.
+    /// Whether the block saves its output.
     pub saves_output: bool,
     /// Seconds of its forward pass, or any other unit, as long as it is the same for all blocks.
     pub forward_seconds: f64,
     /// The seconds of the forward pass after the block has saved its last tensor. The last block of a checkpointed part
     /// does not repeat that time.
     pub tail_seconds: f64,
+    /// Seconds to copy what it saves, with its input, to the host. 0 if that is unknown or not possible; the saved
+    /// tensors then stay on the device.
+    pub copy_seconds: f64,
+    /// Bytes of the largest tensor that it saves.
+    pub largest_bytes: u64,
 }
 
 /// A part of a sequence.
@@ -92,6 +97,8 @@ pub struct Schedule {
     pub(super) parts: Vec<Part>,
     pub(super) kept_bytes: u64,
     pub(super) recomputed: f64,
+    /// For each block: whether its saved tensors wait on the host, if it is in a part that is kept. Empty if none does.
+    pub(super) is_offloaded: Vec<bool>,
 }
 
 impl Schedule {
@@ -104,6 +111,12 @@ impl Schedule {
     /// runs more than twice.
     pub fn recomputed(&self) -> f64 {
         self.recomputed
+    }
+
+    /// The blocks whose saved tensors wait on the host until the backward pass.
+    pub fn offloaded(&self) -> Vec<usize> {
+        let kept = self.parts.iter().filter(|part| matches!(part, Part::Keep(_))).flat_map(Part::range);
+        kept.filter(|&block| self.is_offloaded.get(block) == Some(&true)).collect()
     }
 }
 

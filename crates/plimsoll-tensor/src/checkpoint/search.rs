@@ -8,6 +8,7 @@ use super::cheapest::{Rest, Ways, add, cheapest};
 use super::nested::Nested;
 use super::schedule::{BlockCost, Budget, Part, Schedule, equal};
 use crate::error::{Error, Result};
+use crate::offload::IN_FLIGHT;
 
 /// Up to this many blocks, the schedule with the fewest bytes is also the fastest of those with that many bytes.
 const REFINED: usize = 512;
@@ -19,29 +20,105 @@ impl Schedule {
     /// If there are no segments, or more segments than blocks; if the budget is below what every schedule keeps (the
     /// error has the least that one needs); if times are not finite, or the bytes add up to more than 2⁶³.
     pub fn of(blocks: &[BlockCost], budget: Budget) -> Result<Schedule> {
-        let bytes = |block: &BlockCost| {
-            [block.input_bytes, block.inner_bytes, block.recipe_bytes, block.output_bytes].map(u128::from)
-        };
-        let sum: u128 = blocks.iter().flat_map(bytes).sum();
-        let timed = |block: &BlockCost| block.forward_seconds.is_finite() && block.tail_seconds.is_finite();
-        if sum > 1 << 63 || !blocks.iter().all(timed) {
-            let message = "the bytes of all blocks are over 2^63, or a time is not a finite number";
-            return Err(Error::argument("checkpoint_sequential", message));
-        }
+        check(blocks)?;
+        of_chain(&Chain::new(blocks), budget)
+    }
+
+    /// Like [`Schedule::of`], but some blocks' saved tensors may wait on the host, at most `host_bytes` of them: only
+    /// those whose copies, according to these costs, are hidden by the computation, so they take no time. They are used
+    /// if they save recomputation or, with [`Budget::Auto`], bytes; the schedule then counts the tensors that are being
+    /// copied.
+    ///
+    /// ```
+    /// use plimsoll_tensor::checkpoint::{BlockCost, Budget, Schedule};
+    /// let layer = BlockCost {
+    ///     inner_bytes: 64 << 20,
+    ///     largest_bytes: 16 << 20,
+    ///     forward_seconds: 1.0,
+    ///     copy_seconds: 2.0, // every second layer can be copied while the others run
+    ///     ..BlockCost::default()
+    /// };
+    /// let half = Schedule::with_offload(&[layer; 100], Budget::Bytes(3300 << 20), u64::MAX)?;
+    /// assert_eq!((half.recomputed(), half.offloaded().len()), (0.0, 50));
+    /// assert!(Schedule::of(&[layer; 100], Budget::Bytes(3300 << 20))?.recomputed() > 0.4);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The same errors as [`Schedule::of`].
+    pub fn with_offload(blocks: &[BlockCost], budget: Budget, host_bytes: u64) -> Result<Schedule> {
+        check(blocks)?;
         let chain = Chain::new(blocks);
-        match budget {
-            Budget::Segments(segments) => Ok(chain.schedule(&equal(blocks.len(), segments)?)),
-            Budget::Auto => Ok(least(&chain)),
-            Budget::Bytes(bytes) => within(&chain, bytes).map_err(|least| {
-                let message = format!(
-                    "a budget of {bytes} bytes is too small for {} blocks: they need {least}, even if everything that can be is \
-                     computed again",
-                    blocks.len()
-                );
-                Error::argument("checkpoint_sequential", message)
-            }),
+        let plain = of_chain(&chain, budget);
+        let is_enough = |plain: &Schedule| budget != Budget::Auto && plain.recomputed() == 0.0;
+        let is_offloaded = hidden(&chain, blocks, host_bytes);
+        if plain.as_ref().is_ok_and(is_enough) || !is_offloaded.contains(&true) {
+            return plain;
+        }
+        let in_flight = IN_FLIGHT * blocks.iter().map(|block| block.largest_bytes).max().unwrap_or(0);
+        let less = match budget {
+            Budget::Bytes(bytes) => Budget::Bytes(bytes.saturating_sub(in_flight)),
+            other => other,
+        };
+        let Ok(mut found) = of_chain(&Chain::with_offloaded(blocks, is_offloaded), less) else {
+            return plain;
+        };
+        found.kept_bytes = found.kept_bytes.saturating_add(in_flight);
+        match plain {
+            Ok(plain) if budget == Budget::Auto && plain.kept_bytes <= found.kept_bytes => Ok(plain),
+            Ok(plain) if budget != Budget::Auto && plain.recomputed <= found.recomputed => Ok(plain),
+            _ => Ok(found),
         }
     }
+}
+
+/// Returns an error for costs that cannot be added up.
+fn check(blocks: &[BlockCost]) -> Result<()> {
+    let bytes = |block: &BlockCost| {
+        [block.input_bytes, block.inner_bytes, block.recipe_bytes, block.output_bytes].map(u128::from)
+    };
+    let sum: u128 = blocks.iter().flat_map(bytes).sum();
+    let timed = |block: &BlockCost| block.forward_seconds.is_finite() && block.tail_seconds.is_finite();
+    if sum > 1 << 63 || !blocks.iter().all(timed) {
+        let message = "the bytes of all blocks are over 2^63, or a time is not a finite number";
+        return Err(Error::argument("checkpoint_sequential", message));
+    }
+    Ok(())
+}
+
+fn of_chain(chain: &Chain, budget: Budget) -> Result<Schedule> {
+    let too_small = |bytes: u64, least: u64| {
+        let message = format!(
+            "a budget of {bytes} bytes is too small for {} blocks: they need {least}, even if everything possible is computed again",
+            chain.len()
+        );
+        Error::argument("checkpoint_sequential", message)
+    };
+    match budget {
+        Budget::Segments(segments) => Ok(chain.schedule(&equal(chain.len(), segments)?)),
+        Budget::Auto => Ok(least(chain)),
+        Budget::Bytes(bytes) => within(chain, bytes).map_err(|least| too_small(bytes, least)),
+    }
+}
+
+/// For each block, whether its saved tensors are copied to the host: only if the link is free, the copy is done by the
+/// end of the forward pass, and they fit into `host_bytes`. So these blocks are not adjacent, and in the backward pass,
+/// which takes at least as long, the tensors of each come back while the derivatives of the blocks in between run.
+fn hidden(chain: &Chain, blocks: &[BlockCost], host_bytes: u64) -> Vec<bool> {
+    let (mut copied_at, mut left) = (0.0_f64, host_bytes);
+    let all = chain.seconds(0..chain.len());
+    let leaves = |at: usize| {
+        let (copy, bytes) = (blocks[at].copy_seconds, chain.saved(at));
+        let (begins, ends) = (chain.seconds(0..at), chain.seconds(0..at + 1));
+        let done = copied_at.max(begins) + copy;
+        let leaves = copy > 0.0 && bytes > 0 && bytes <= left && copied_at <= ends && done <= all;
+        if leaves {
+            copied_at = done;
+            left -= bytes;
+        }
+        leaves
+    };
+    (0..blocks.len()).map(leaves).collect()
 }
 
 /// The schedule with the fewest bytes in which each block runs at most twice.
@@ -89,7 +166,7 @@ fn rests(chain: &Chain) -> Vec<Rest> {
     rest[len].bytes = chain.output(len);
     for at in (0..len).rev() {
         let after = rest[at + 1];
-        let bytes = chain.saved(at).saturating_add(after.bytes);
+        let bytes = chain.held(at).saturating_add(after.bytes);
         let mut best = Rest { bytes, seconds: after.seconds, end: at + 1, is_kept: true };
         // Recomputing the last piece would free nothing for the others.
         for (end, after) in rest.iter().enumerate().take(len).skip(at + 1) {
@@ -139,7 +216,7 @@ fn spread(parts: Vec<Part>, groups: &[Range<usize>]) -> Vec<Part> {
             let inside: Vec<Range<usize>> = own.iter().map(|it| it.start - first..it.end - first).collect();
             let inner = inner.map(|inner| {
                 let parts = spread(inner.parts.clone(), &inside);
-                Arc::new(Schedule { parts, ..*inner })
+                Arc::new(Schedule { parts, ..Schedule::clone(&inner) })
             });
             Part::Checkpoint(blocks(range), inner)
         }
@@ -161,6 +238,8 @@ mod tests {
         saves_output: true,
         forward_seconds: 1.0,
         tail_seconds: 0.0,
+        copy_seconds: 0.0,
+        largest_bytes: 1,
     };
 
     /// Blocks with sizes and times from a small generator.
@@ -184,6 +263,7 @@ mod tests {
                 saves_output: next(3) == 0,
                 forward_seconds: 2.0 + next(16) as f64,
                 tail_seconds: next(3) as f64,
+                ..BlockCost::default()
             };
             input_bytes = output_bytes;
             cost

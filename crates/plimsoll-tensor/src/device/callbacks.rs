@@ -1,4 +1,4 @@
-//! The functions of [`Device::on_event`](crate::Device::on_event)(crate::Device::on_event), and what they are called with.
+//! The functions of [`Device::on_event`](crate::Device::on_event), and their arguments.
 
 use std::cell::Cell;
 use std::fmt;
@@ -38,9 +38,9 @@ pub enum MemoryAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryEvent {
-    /// Whether it was allocated or freed.
+    /// Whether the block was allocated or freed.
     pub action: MemoryAction,
-    /// The size of the block, bytes: the requested bytes, rounded up. The sizes of live blocks add up to
+    /// The size of the block: the requested bytes, rounded up. The sizes of live blocks add up to
     /// [`Device::memory_allocated`](crate::Device::memory_allocated).
     pub bytes: u64,
     /// The requested bytes.
@@ -51,7 +51,7 @@ pub struct MemoryEvent {
     pub category: Category,
     /// Their owner: a layer, a parameter or an operation.
     pub label: String,
-    /// The operation that requested them; empty for a free.
+    /// The operation that requested the bytes; empty for a free.
     pub op: &'static str,
     /// The line of the program that requested them; `None` for a free, or if it is not known.
     pub at: Option<Line>,

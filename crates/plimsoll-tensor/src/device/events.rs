@@ -13,8 +13,8 @@ use crate::label;
 
 impl Device {
     /// Calls `callback` after each allocation and before each free of this device's memory. It may use tensors and call anything: no lock
-    /// is held. What it allocates and frees itself, on any device, is not reported. A panic in it is ignored. A free of memory in a
-    /// [`Traced`](crate::Traced) arena is none: the arena was allocated once.
+    /// is held. What it allocates and frees itself, on any device, is not reported. A panic in it is ignored. Memory
+    /// that is freed inside a [`Traced`](crate::Traced) arena is not reported, because the arena was allocated once.
     ///
     /// Like the events of PyTorch's memory history, as they happen. [`MemoryEvent`] has an example.
     pub fn on_event(&self, callback: impl Fn(&MemoryEvent) + Send + Sync + 'static) -> EventHandle {
@@ -31,7 +31,8 @@ impl Device {
 
     /// Frees memory, and reports it.
     pub(crate) fn free(&self, allocation: Allocation, tag: Tag) {
-        // Before the block is free: another thread could get it, and report that first.
+        // Reports it before the block is free, because another thread could otherwise get the block and report that
+        // first.
         if self.0.callbacks.any() {
             self.report(MemoryAction::Free, &allocation, tag, "");
         }

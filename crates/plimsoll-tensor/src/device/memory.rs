@@ -214,7 +214,7 @@ impl Device {
         self.0.arenas.add(owners)
     }
 
-    /// These owners, with those of arenas.
+    /// These owners, with each arena replaced by the owners of its bytes.
     fn with_arenas(&self, owners: Vec<Owner>) -> Vec<label::Owner> {
         let named = |Owner { label, category, bytes, blocks }| {
             let label = label::text(label);

@@ -23,7 +23,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use plimsoll_alloc::DeviceMemory;
+use plimsoll_alloc::{DeviceMemory, PoolKind, StreamId};
 use plimsoll_cuda::Gpu;
 
 use crate::backend::{Backend, Queues};
@@ -65,11 +65,11 @@ pub(crate) struct Inner {
     /// The clocks of a simulated GPU.
     clocks: Option<Clocks>,
     computes: Computes,
-    /// Whether operators are shared with a queue or a dispatch watch. Every operation reads it.
+    /// Whether operators may outlive their calls, in a queue or a dispatch watch. Every operation reads this.
     shares_operators: AtomicBool,
     /// The watch that `dispatch/` calls between operators; only `dispatch/` knows its type.
     watch: OnceLock<Box<dyn Any + Send + Sync>>,
-    /// Frees memory for a request that failed: [`Device::rematerialize`].
+    /// Frees memory for a request: [`Device::rematerialize`].
     make_room: OnceLock<MakeRoom>,
     /// Streams made so far, not counting the default one.
     streams: AtomicU64,
@@ -84,8 +84,17 @@ pub(crate) struct Inner {
     reads: OnceLock<Reads>,
 }
 
-/// Frees about this many bytes. Returns whether it freed any.
-pub(crate) type MakeRoom = Box<dyn Fn(u64) -> bool + Send + Sync>;
+/// Frees memory for a request. Returns whether it freed any.
+pub(crate) type MakeRoom = Box<dyn Fn(Wanted<'_>) -> bool + Send + Sync>;
+
+/// The memory that a request needs.
+#[derive(Clone, Copy)]
+pub(crate) enum Wanted<'a> {
+    /// A block of so many bytes in the memory that is reserved for a stream and a pool.
+    Block { memory: &'a DeviceMemory, bytes: u64, kind: PoolKind, stream: StreamId },
+    /// So many bytes, anywhere.
+    Bytes(u64),
+}
 
 /// When a back end computes. Every operation reads it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -149,7 +158,7 @@ impl Device {
         }))
     }
 
-    /// Whether an operator may outlive its call.
+    /// Whether operators may outlive their calls.
     #[inline]
     pub(crate) fn shares_operators(&self) -> bool {
         self.0.shares_operators.load(Ordering::Relaxed)
@@ -167,14 +176,14 @@ impl Device {
         set
     }
 
-    /// Sets what frees memory for a request that failed. Returns false if it is set already.
+    /// Sets what frees memory for requests. Returns false if it is set already.
     pub(crate) fn set_make_room(&self, make_room: MakeRoom) -> bool {
         self.0.make_room.set(make_room).is_ok()
     }
 
-    /// Frees about this many bytes for a request that failed. Returns whether it freed any.
-    pub(crate) fn make_room(&self, bytes: u64) -> bool {
-        self.0.make_room.get().is_some_and(|make_room| make_room(bytes))
+    /// Frees memory for a request. Returns whether it freed any.
+    pub(crate) fn make_room(&self, wanted: Wanted<'_>) -> bool {
+        self.0.make_room.get().is_some_and(|make_room| make_room(wanted))
     }
 
     /// Whether tensors may leave the device while an operator requests memory.
@@ -192,6 +201,11 @@ impl Device {
     #[inline]
     pub(crate) fn computes_nothing(&self) -> bool {
         self.0.computes == Computes::Nothing
+    }
+
+    /// Whether work may be on another stream than the default one.
+    pub(crate) fn has_side_streams(&self) -> bool {
+        self.0.streams.load(Ordering::Relaxed) > 0
     }
 
     /// Counts a new stream. Returns the number of streams made before it.

@@ -37,13 +37,13 @@ pub struct Rehearsal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadPlace {
-    /// The operation that read them, such as `item`.
+    /// The operation that read the values, such as `item`.
     pub op: &'static str,
     /// The owner of the values of the first read: a layer, a parameter or an operation.
     pub label: String,
     /// The line of the program; `None` if it is not known.
     pub at: Option<Line>,
-    /// How many times it read values.
+    /// The number of times that this line read values.
     pub reads: u64,
 }
 

@@ -7,9 +7,10 @@ use crate::error::{Error, Result};
 use crate::label;
 
 impl Device {
-    /// From now on, reading values of a device that computes none (`item`, `to_vec`, a copy to the host, a file) gives zeros instead of
-    /// an error, so that a program runs to its end. Results whose size depends on values have the size that zeros give: `nonzero` is
-    /// empty. [`Device::rehearsal`] says how often and where values were read. Does nothing on a device with values.
+    /// From now on, reading values of a device that computes none (`item`, `to_vec`, a copy to the host, a file)
+    /// returns zeros instead of an error, so that a program runs to its end. Results whose size depends on values have
+    /// the size that zeros give: `nonzero` is empty. [`Device::rehearsal`] says how often and where values were read.
+    /// Does nothing on a device with values.
     ///
     /// A simulated device asks for the same memory with and without this call. Branches that depend on values may differ from a real run.
     pub fn rehearse(&self) {
@@ -23,7 +24,7 @@ impl Device {
         self.0.reads.get().map(Reads::so_far)
     }
 
-    /// Whether values can be read: it has some, or is rehearsing.
+    /// Whether values can be read: the device has values, or is rehearsing.
     pub(crate) fn has_readable_values(&self) -> bool {
         self.has_values() || self.0.reads.get().is_some()
     }

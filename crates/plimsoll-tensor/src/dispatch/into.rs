@@ -9,7 +9,7 @@ use crate::data::Data;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::operator::{Operator, Output};
-use crate::storage::Computed;
+use crate::storage::{Computed, is_restoring};
 use crate::tensor::Tensor;
 
 thread_local! {
@@ -26,7 +26,7 @@ struct Target {
 }
 
 impl Target {
-    /// Whether it contains a result that is still in use.
+    /// Whether the memory contains a result that is still in use.
     fn is_used(&self) -> bool {
         self.taken_by.as_ref().is_some_and(|(_, result)| Arc::strong_count(result) > 1)
     }
@@ -113,7 +113,8 @@ pub(super) fn target(
     ins: &[&Data],
     recording: bool,
 ) -> Result<Option<Data>> {
-    if !OPEN.get() {
+    // What brings an evicted operand back is not a result of the program's function.
+    if !OPEN.get() || is_restoring() {
         return Ok(None);
     }
     let found = TARGET.with_borrow_mut(|target| -> Result<Option<Data>> {

@@ -85,7 +85,7 @@ pub(super) fn note_views(outs: &[Tensor], ins: &[&Tensor]) {
     }
 }
 
-/// Links a tensor that was not produced by an operator on a single device.
+/// Links a tensor that no single-device operator produced, such as a copy to another device.
 pub(crate) fn link_by<D: Derivative + 'static>(
     out: Tensor,
     ins: &[&Tensor],

@@ -26,6 +26,8 @@ pub(crate) fn copy_pinned(from: &Data, to: &Data, device: &Device, op: &'static 
     // Both are locked as if written: nothing else on the host may use the pinned memory until the copy is recorded.
     let locks = lock(&[], &[from, to], op)?;
     let enters = to.storage.device() == device;
+    let (there, pinned) = if enters { (to, from) } else { (from, to) };
+    use_on_current_stream(device, [there]);
     if device.has_values() && !from.layout.is_empty() {
         let (from, to) = (from.view(&locks), to.view(&locks));
         match enters {
@@ -33,8 +35,6 @@ pub(crate) fn copy_pinned(from: &Data, to: &Data, device: &Device, op: &'static 
             false => device.backend().copy_out(from, cpu::writable(&to), on.id())?,
         }
     }
-    let (there, pinned) = if enters { (to, from) } else { (from, to) };
-    use_on_current_stream(device, [there]);
     if device.queues().is_some() {
         let copied = Event::new();
         if let Err(error) = copied.record_now(&on) {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::execute;
 use super::handle::Call;
 use super::operands::Inputs;
@@ -12,10 +14,10 @@ use crate::error::Result;
 use crate::operator::Operator;
 use crate::storage::Storage;
 
-/// Computes an output of an operator once more, in new memory and outside the graph.
-pub(crate) fn rerun(device: &Device, op: &Arc<dyn Operator>, ins: &[Data], output: usize) -> Result<Storage> {
+/// Computes the outputs of an operator once more, in new memory and outside the graph.
+pub(crate) fn rerun(device: &Device, op: &Arc<dyn Operator>, ins: &[Data]) -> Result<SmallVec<[Storage; 2]>> {
     let ins: Inputs<'_> = ins.iter().collect();
     let mut execution = Execution::default();
     execute(&Call { device, tensors: &[], op: &**op, shared: Some(op) }, &ins, false, &mut execution)?;
-    Ok(execution.outs.swap_remove(output).storage)
+    Ok(execution.outs.into_iter().map(|data| data.storage).collect())
 }

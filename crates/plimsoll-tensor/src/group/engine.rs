@@ -38,7 +38,7 @@ pub(super) struct Engine {
     /// How the ranks of this group read each other's memory.
     pub(super) peers: Mutex<Peers>,
     pub(super) shared: Arc<Shared>,
-    /// The same ranks over connections of their own, once a thread has needed them.
+    /// The same ranks over their own connections, once a thread has needed them.
     background: Mutex<Option<Arc<Engine>>>,
 }
 

@@ -34,7 +34,7 @@ impl Step {
         }
     }
 
-    /// Runs it without recording it.
+    /// Runs the collective without recording it.
     fn run(self, group: &ProcessGroup, x: &Tensor) -> Result<Tensor> {
         match self {
             _ if group.size() == 1 => Ok(x.detach()),

@@ -126,9 +126,9 @@ impl ProcessGroup {
         Ok(ProcessGroup(Arc::new(self.0.part(ranks, name)?)))
     }
 
-    /// The same ranks, over connections of their own: another thread may call its collectives at the same time as this thread
-    /// calls those of this group. All ranks must make the first call, which connects them; later calls return the same
-    /// group. A simulated group returns itself.
+    /// The same ranks, over their own connections: another thread may call its collectives at the same time as this
+    /// thread calls those of this group. All ranks must make the first call, which connects them; later calls return
+    /// the same group. A simulated group returns itself.
     ///
     /// ```
     /// use plimsoll_tensor::ProcessGroup;

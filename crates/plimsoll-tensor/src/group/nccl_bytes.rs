@@ -74,7 +74,7 @@ impl Joined {
         Joined { of, hosts, has_ring: false, has_peers: false, stack_bytes: 0 }
     }
 
-    /// The bytes that it uses when it is created, plus those of the library if that is loaded at the same time.
+    /// The bytes that the communicator uses when it is created, plus the library's if `loads` is set.
     fn bytes(&self, loads: bool) -> u64 {
         let own = |(gpu, communicator): &(&Gpu, Communicator)| {
             let code = if loads { library(gpu, Version::MEASURED).bytes } else { 0 };

@@ -26,7 +26,7 @@ pub(super) enum Move {
 }
 
 impl Move {
-    /// Whether ranks can do it by reading each other's memory.
+    /// Whether ranks can do this by reading each other's memory.
     pub(super) fn reads_peers(self) -> bool {
         matches!(self, Move::AllGather | Move::AllToAll { .. })
     }

@@ -99,7 +99,7 @@ impl Watch {
         Some(lost)
     }
 
-    /// If another rank has aborted a group, the reason as soon as it is known here.
+    /// If another rank has aborted a group, returns the reason as soon as it is known here.
     fn ended_elsewhere(&self) -> Option<Lost> {
         if !self.carriers().iter().any(WeakCarrier::has_ended) {
             return None;

@@ -82,6 +82,7 @@ pub use convolution::pool::{
 };
 pub use convolution::windows::WindowOptions;
 pub use elementwise::close::Tolerance;
+pub use indexing::masked::WhereValue;
 pub use indexing::scatter_reduce::ScatterReduction;
 pub use indexing::selection::BagMode;
 pub use loss::cross_entropy::CrossEntropyOptions;

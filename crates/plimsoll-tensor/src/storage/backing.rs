@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use plimsoll_alloc::{Allocation, Tag};
+use plimsoll_alloc::{Allocation, StreamId, Tag};
 
 use crate::device::Device;
 use crate::pinned::Block;
 use crate::planned::Lease;
-use crate::stream::Event;
+use crate::stream::{Event, Stream};
 
 /// Where the bytes of a tensor are. Operations bring them back automatically.
 ///
@@ -22,13 +22,13 @@ use crate::stream::Event;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// On their device.
+    /// The bytes are on their device.
     Resident,
-    /// In pinned host memory, to be copied back: [`Tensor::offload`](crate::Tensor::offload).
+    /// The bytes are in pinned host memory, or are being copied back: [`Tensor::offload`](crate::Tensor::offload).
     Offloaded,
-    /// Nowhere; they will be computed again: [`Tensor::evict_with`](crate::Tensor::evict_with).
+    /// The bytes are nowhere; they will be computed again: [`Tensor::evict_with`](crate::Tensor::evict_with).
     Evicted,
-    /// Nowhere; they will be gathered from several ranks: [`Tensor::lent`](crate::Tensor::lent).
+    /// The bytes are nowhere; they will be gathered from several ranks: [`Tensor::lent`](crate::Tensor::lent).
     Lent,
 }
 
@@ -42,12 +42,14 @@ pub(super) enum Backing<R, G> {
     Pinned { block: Block, copies: Vec<Arc<Event>> },
     /// Pinned memory that holds offloaded bytes; the event follows the copy to it.
     Offloaded { block: Arc<Block>, copied: Arc<Event> },
+    /// Memory that offloaded bytes are being copied to, the stream for which it was requested, and an event after the copy.
+    Returning { allocation: Allocation, stream: StreamId, arrived: Arc<Event> },
     /// The recipe for evicted bytes.
     Evicted(R),
     /// Nothing. The storage owns no memory, and borrows none at present.
     Lent,
     /// The memory of another storage, which cannot leave its device while it is borrowed.
-    Borrowed(#[allow(dead_code, reason = "held for its drop")] G),
+    Borrowed(G),
     /// Nothing: the storage is being dropped.
     Gone,
 }
@@ -64,18 +66,26 @@ impl<R, G> Backing<R, G> {
             | Backing::Pinned { .. }
             | Backing::Borrowed(_)
             | Backing::Gone => State::Resident,
-            Backing::Offloaded { .. } => State::Offloaded,
+            Backing::Offloaded { .. } | Backing::Returning { .. } => State::Offloaded,
             Backing::Evicted(_) => State::Evicted,
             Backing::Lent => State::Lent,
         }
     }
 
-    /// Frees the memory; that of a plan is free when its lease is dropped. Called with no lock held, since a recipe may own
-    /// tensors.
+    /// Frees the memory; memory of a plan is free when its lease is dropped. Called with no lock held, since a recipe
+    /// may own tensors.
     pub(super) fn free(self, device: &Device, tag: Tag) {
-        if let Backing::Device(allocation, lease) = self {
-            device.free(allocation, tag);
-            drop(lease);
+        match self {
+            Backing::Device(allocation, lease) => {
+                device.free(allocation, tag);
+                drop(lease);
+            }
+            Backing::Returning { allocation, stream, arrived } => {
+                // The memory is used again only after the copy. An error of other work is returned by its next call.
+                let _ = Stream::numbered(device, stream).wait_event(&arrived);
+                device.free(allocation, tag);
+            }
+            _ => {}
         }
     }
 }

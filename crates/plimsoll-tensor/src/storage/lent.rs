@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use plimsoll_alloc::Tag;
 
-use super::{AWAY, Held, Lent, Source, Storage};
+use super::{AWAY, Held, Lent, Source, Storage, WeakStorage};
 use crate::error::{Error, Result};
 
 impl Storage {
@@ -39,7 +39,7 @@ impl Storage {
         Ok(Storage::new(device, bytes, address, stream, self.tag(), Held::Borrowed(guard)))
     }
 
-    /// Whether it is gathered from the rows of several ranks.
+    /// Whether the storage is gathered from the rows of several ranks.
     pub(crate) fn is_lent(&self) -> bool {
         self.0.lent.get().is_some()
     }
@@ -47,6 +47,11 @@ impl Storage {
     /// Whether a lent storage is gathered from these bytes.
     pub(crate) fn is_gathered(&self) -> bool {
         self.0.gathered.get().is_some()
+    }
+
+    /// The id of the lent storage that is gathered from these bytes, if any.
+    pub(crate) fn gathered_id(&self) -> Option<usize> {
+        self.0.gathered.get().map(WeakStorage::id)
     }
 
     /// # Errors

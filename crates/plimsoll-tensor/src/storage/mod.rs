@@ -2,33 +2,41 @@
 //!
 //! A storage has a category and a label, which it passes to the allocator, and counts in-place changes, so that a
 //! change to a tensor saved for the backward pass is detected. It also knows where its bytes are (`backing.rs`): on
-//! their device or elsewhere, from where they are brought back (`moves.rs`), or in the memory of another storage (`lent.rs`).
-//! Its address is read only under its lock (`locks.rs`).
+//! their device or elsewhere, from where they are brought back (`moves.rs`, and `beside.rs` while operations run), or in the memory
+//! of another storage (`lent.rs`). Its address is read only under its lock (`locks.rs`), and `streams.rs` has the streams that use it.
 
 mod backing;
+mod beside;
+mod leaving;
 mod lent;
 mod locks;
 mod moves;
 mod reserve;
+mod streams;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
-use plimsoll_alloc::{Allocation, Category, Error as AllocError, LabelId, Request, StreamId, Tag};
+use plimsoll_alloc::{
+    Allocation, CallbackResult, Category, Error as AllocError, LabelId, Request, StreamId, Tag,
+};
 
 use crate::capturing;
-use crate::device::Device;
+use crate::device::{Device, Wanted};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::history;
 use crate::inference;
 use crate::label;
 use crate::pinned;
 use crate::planned::{self, ArenaMemory, Asked, Source as MemorySource};
-use crate::stream;
+use crate::stream::{self, Event};
 
 use backing::Backing;
 pub use backing::State;
+pub(crate) use leaving::Departure;
+use leaving::Leaving;
 pub(crate) use locks::Locks;
+pub(crate) use moves::is_restoring;
 
 /// A reference-counted piece of device memory. The second field is set on handles of a result that was computed into memory
 /// supplied by the caller ([`Storage::computed`]), and on their clones.
@@ -45,6 +53,11 @@ pub(crate) struct WeakStorage(Weak<Inner>);
 impl WeakStorage {
     pub(crate) fn upgrade(&self) -> Option<Storage> {
         self.0.upgrade().map(|inner| Storage(inner, None))
+    }
+
+    /// Whether the storage still exists. Another thread may drop it at any time.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
     }
 
     /// Like [`Storage::id`]. No other storage has this id while this handle exists.
@@ -67,7 +80,7 @@ struct Inner {
     used_by: AtomicU64,
     /// Number of in-place changes so far.
     version: AtomicU32,
-    /// Whether it was requested in inference mode.
+    /// Whether the memory was requested in inference mode.
     inference: bool,
     account: Mutex<Account>,
     /// Set if the storage owns no memory.
@@ -125,10 +138,14 @@ struct Account {
     saved: u32,
     /// The number of guards that keep them on their device.
     guards: u32,
-    /// The operation that changed them last.
+    /// The operation that changed the bytes last.
     changed_by: &'static str,
     backing: Held,
-    /// Recomputes the bytes instead of saving them, and the version for which this is valid.
+    /// The copy after which the bytes may leave their device.
+    leaving: Option<Box<Leaving>>,
+    /// The copy that brought the bytes back to their device, if they came back by one.
+    arrived: Option<Arc<Event>>,
+    /// The way to recompute the bytes instead of saving them, and the version for which this is valid.
     recompute: Option<Box<(Weak<dyn Recompute>, u32)>>,
     /// Called when the bytes are freed.
     on_free: Vec<FreeHook>,
@@ -203,6 +220,8 @@ impl Storage {
                     guards: 0,
                     changed_by: "",
                     backing,
+                    leaving: None,
+                    arrived: None,
                     recompute: None,
                     on_free: Vec::new(),
                 }),
@@ -231,26 +250,6 @@ impl Storage {
     /// [`Storage::bytes`], as the allocator rounds them.
     pub(crate) fn rounded_bytes(&self) -> u64 {
         rounded(self.bytes())
-    }
-
-    /// The stream for which it was requested.
-    pub(crate) fn stream(&self) -> StreamId {
-        StreamId(self.0.stream.load(Ordering::Relaxed))
-    }
-
-    /// Records that work on a stream uses these bytes: once freed, they are not reused before that work is done.
-    pub(crate) fn record_stream(&self, on: StreamId) {
-        // The allocator keeps the list; this only avoids calling it again for the same stream.
-        if on == self.stream() || self.0.used_by.swap(on.0, Ordering::Relaxed) == on.0 {
-            return;
-        }
-        let account = self.account();
-        if let Backing::Device(_, Some(lease)) | Backing::Planned(lease) = &account.backing {
-            lease.share(on);
-        }
-        if let Backing::Device(allocation, _) = &account.backing {
-            self.0.device.memory().record_stream(allocation, on);
-        }
     }
 
     /// Makes a weak handle.
@@ -300,7 +299,7 @@ impl Storage {
         self.rows().unwrap_or(self).account().changed_by
     }
 
-    /// Whether it was requested in inference mode.
+    /// Whether the memory was requested in inference mode.
     pub(crate) fn is_inference(&self) -> bool {
         self.0.inference
     }
@@ -345,11 +344,11 @@ impl Storage {
     fn retag_locked(&self, account: &mut Account, tag: Tag) {
         if account.tag != tag {
             account.tag = tag;
-            if let Backing::Device(allocation, lease) = &account.backing {
+            if let Backing::Device(allocation, _) | Backing::Returning { allocation, .. } = &account.backing {
                 self.0.device.memory().retag(allocation, tag.category, tag.label);
-                if let Some(lease) = lease {
-                    lease.retag(tag);
-                }
+            }
+            if let Backing::Device(_, Some(lease)) = &account.backing {
+                lease.retag(tag);
             }
         }
     }
@@ -414,13 +413,31 @@ fn request(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<(A
     let stream = stream::current(device);
     let stack = Some(history::stack_of(op));
     let request = || Request { stream, category, label, stack, ..Request::of(bytes) };
-    let mut result = device.memory().alloc(request());
+    let memory = device.memory();
+    let alloc = || {
+        if !device.evicts() {
+            return memory.alloc(request());
+        }
+        memory.alloc_within(request(), |bytes, kind| {
+            match device.make_room(Wanted::Block { memory, bytes, kind, stream }) {
+                true => CallbackResult::Freed,
+                false => CallbackResult::NothingFreed,
+            }
+        })
+    };
+    let mut result = alloc();
     while let Err(AllocError::OutOfMemory(_)) = &result
-        && device.make_room(rounded(bytes))
+        && device.make_room(Wanted::Bytes(rounded(bytes)))
     {
-        result = device.memory().alloc(request());
+        result = alloc();
     }
-    let allocation = result.map_err(|error| refused(device, op, tag, error))?;
+    let allocation = result.map_err(|error| {
+        let mut error = refused(device, op, tag, error);
+        if let (true, Error::OutOfMemory(report)) = (device.evicts(), &mut error) {
+            report.irreducible = device.owners();
+        }
+        error
+    })?;
     device.allocated(&allocation, tag, op);
     Ok((allocation, stream))
 }
@@ -429,7 +446,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let account = self.account.get_mut().unwrap_or_else(PoisonError::into_inner);
         let backing = std::mem::replace(&mut account.backing, Backing::Gone);
-        let (hooks, tag) = (std::mem::take(&mut account.on_free), account.tag);
+        let (hooks, tag, leaving) =
+            (std::mem::take(&mut account.on_free), account.tag, account.leaving.take());
+        if let Some(leaving) = leaving {
+            leaving.abandon(&self.own_stream());
+        }
         backing.free(&self.device, tag);
         for hook in hooks {
             let (bytes, by) = (self.bytes, label::current_layer());
@@ -447,6 +468,7 @@ fn refused(device: &Device, op: &'static str, tag: Tag, error: AllocError) -> Er
             label: label::text(tag.label),
             op,
             numbers: *numbers,
+            irreducible: Vec::new(),
         })),
         source => Error::Allocator { device: device.name().to_owned(), source },
     }

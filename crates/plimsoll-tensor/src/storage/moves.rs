@@ -6,12 +6,12 @@
 use std::cell::RefCell;
 use std::mem;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, RwLockWriteGuard};
 
 use plimsoll_alloc::{Addr, StreamId};
 
 use super::backing::{Backing, State};
-use super::{AWAY, Guard, Held, Recipe, Storage, request};
+use super::{AWAY, Account, Guard, Held, Recipe, Storage, request};
 use crate::capturing;
 use crate::cpu;
 use crate::dtype::DType;
@@ -19,12 +19,12 @@ use crate::error::{Error, Result};
 use crate::label;
 use crate::layout::Layout;
 use crate::pinned::{self, Block};
-use crate::stream::Event;
+use crate::stream::{Event, Stream};
 use crate::view::View;
 
-/// The way of a copy: onto the device, or off it.
+/// The direction of a copy: onto the device, or off it.
 #[derive(Clone, Copy)]
-enum Way {
+pub(super) enum Way {
     In,
     Out,
 }
@@ -33,6 +33,12 @@ impl Storage {
     /// The place of the bytes.
     pub(crate) fn state(&self) -> State {
         self.account().backing.state()
+    }
+
+    /// Whether they are on their device, and nothing keeps them there.
+    pub(crate) fn can_be_evicted(&self) -> bool {
+        let account = self.account();
+        account.guards == 0 && account.backing.state() == State::Resident
     }
 
     /// Whether they are in pinned memory as a host tensor.
@@ -61,7 +67,7 @@ impl Storage {
         Ok(guard)
     }
 
-    /// Keeps the bytes on their device from the time when they are there.
+    /// Keeps the bytes on their device once they are there.
     pub(super) fn stay(&self) -> Guard {
         self.account().guards += 1;
         Guard(self.clone())
@@ -87,15 +93,12 @@ impl Storage {
             Backing::Device(..) | Backing::Planned(_) => self.0.address.load(Ordering::Relaxed),
             _ => return Ok(()), // another thread did it first
         };
-        let copied = self.copy(Addr(from), Way::Out, &block)?;
-        let mut account = self.account();
+        let on = self.0.device.current_stream();
+        self.record_stream(on.id());
+        let copied = self.copy(Addr(from), Way::Out, &block, &on)?;
+        let account = self.account();
         self.may_leave(account.guards, &account.backing, OP)?;
-        let away = Backing::Offloaded { block: Arc::new(block), copied };
-        let backing = mem::replace(&mut account.backing, away);
-        self.0.address.store(AWAY, Ordering::Release);
-        let tag = account.tag;
-        drop((account, writing));
-        backing.free(&self.0.device, tag);
+        self.go_away(Backing::Offloaded { block: Arc::new(block), copied }, account, writing);
         Ok(())
     }
 
@@ -105,15 +108,42 @@ impl Storage {
     /// # Errors
     /// A guard keeps the bytes on the device.
     pub(crate) fn evict_with(&self, recipe: Recipe) -> Result<()> {
+        self.evict_if(|| true, recipe).map(drop)
+    }
+
+    /// Like [`Storage::evict_with`], if `is_valid` holds for the recipe. It is called when no operation uses the bytes, or can begin
+    /// to. It may take a lock, if no thread that has this lock uses storages. Returns whether the bytes were evicted.
+    ///
+    /// # Errors
+    /// The same errors as [`Storage::evict_with`].
+    pub(crate) fn evict_if(&self, is_valid: impl FnOnce() -> bool, recipe: Recipe) -> Result<bool> {
         let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
-        let mut account = self.account();
+        let account = self.account();
         self.may_leave(account.guards, &account.backing, "evict_with")?;
-        let backing = mem::replace(&mut account.backing, Backing::Evicted(recipe));
+        if !is_valid() {
+            return Ok(false);
+        }
+        self.go_away(Backing::Evicted(recipe), account, writing);
+        Ok(true)
+    }
+
+    /// Switches to a backing that is not on the device, and frees the memory once no lock is held. A copy to the host that has begun
+    /// is abandoned.
+    pub(super) fn go_away(
+        &self,
+        away: Held,
+        mut account: MutexGuard<'_, Account>,
+        writing: RwLockWriteGuard<'_, ()>,
+    ) {
+        let backing = mem::replace(&mut account.backing, away);
         self.0.address.store(AWAY, Ordering::Release);
+        account.arrived = None;
+        if let Some(leaving) = account.leaving.take() {
+            leaving.abandon(&self.0.own_stream());
+        }
         let tag = account.tag;
         drop((account, writing));
         backing.free(&self.0.device, tag);
-        Ok(())
     }
 
     fn may_leave(&self, guards: u32, backing: &Held, op: &'static str) -> Result<()> {
@@ -155,12 +185,14 @@ impl Storage {
         enum From {
             Copies(Vec<Arc<Event>>),
             Block(Arc<Block>, Arc<Event>),
+            Copy(StreamId, Arc<Event>),
             Recipe(Recipe),
             Ranks,
         }
         let from = match &self.account().backing {
             Backing::Pinned { copies, .. } => From::Copies(copies.clone()),
             Backing::Offloaded { block, copied } => From::Block(block.clone(), copied.clone()),
+            Backing::Returning { stream, arrived, .. } => From::Copy(*stream, arrived.clone()),
             Backing::Evicted(recipe) => From::Recipe(recipe.clone()),
             Backing::Lent => From::Ranks,
             Backing::Device(..) | Backing::Planned(_) | Backing::Borrowed(_) | Backing::Gone => return Ok(()),
@@ -168,6 +200,7 @@ impl Storage {
         match from {
             From::Copies(copies) => self.wait_for(&copies),
             From::Block(block, copied) => self.copy_back(&block, &copied, op),
+            From::Copy(own, arrived) => self.arrive(own, &arrived),
             From::Recipe(recipe) => self.recompute(&recipe),
             From::Ranks => self.gather(),
         }
@@ -191,7 +224,7 @@ impl Storage {
         let (allocation, stream) = request(device, self.bytes(), op, self.tag())?;
         let on = device.current_stream();
         let to = allocation.addr();
-        let copy = on.wait_event(copied).and_then(|()| self.copy(to, Way::In, block));
+        let copy = on.wait_event(copied).and_then(|()| self.copy(to, Way::In, block, &on));
         // Other streams do not wait for this one, so the copy must be complete when this returns.
         let done = copy.and_then(|copied| copied.synchronize());
         let backing = Backing::Device(allocation, None);
@@ -211,6 +244,25 @@ impl Storage {
     fn recompute(&self, recipe: &Recipe) -> Result<()> {
         let _once = Restoring::begin(self)?;
         let fresh = recipe()?;
+        self.take(&fresh, |backing| matches!(backing, Backing::Evicted(now) if Arc::ptr_eq(now, recipe)))
+    }
+
+    /// Brings evicted bytes back: `fresh` has those from before the first change. Does nothing if they are not evicted, or have
+    /// changed.
+    ///
+    /// # Errors
+    /// The device's errors.
+    pub(crate) fn restore(&self, fresh: &Storage) -> Result<()> {
+        match self.state() {
+            State::Evicted if self.version() == 0 => {
+                self.take(fresh, |backing| matches!(backing, Backing::Evicted(_)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the memory of a storage that nobody else holds, if `expected` holds for the backing.
+    fn take(&self, fresh: &Storage, expected: impl FnOnce(&Held) -> bool) -> Result<()> {
         let (bytes, needed) = (fresh.bytes(), self.bytes());
         if bytes != needed || fresh.device() != &self.0.device || !fresh.is_unique() {
             let message =
@@ -218,16 +270,14 @@ impl Storage {
             return Err(Error::argument("evict_with", message));
         }
         let _stays = fresh.guard("evict_with")?;
-        device_synchronize(&fresh)?;
+        if self.0.device.has_side_streams() {
+            // Other streams do not wait for this one.
+            self.0.device.current_stream().synchronize()?;
+        }
         let (stream, to) = (fresh.stream(), Addr(fresh.0.address.load(Ordering::Relaxed)));
         fresh.retag(self.tag());
         let backing = mem::replace(&mut fresh.account().backing, Backing::Gone);
-        self.settle(
-            backing,
-            to,
-            stream,
-            |backing| matches!(backing, Backing::Evicted(now) if Arc::ptr_eq(now, recipe)),
-        );
+        self.settle(backing, to, stream, expected);
         Ok(())
     }
 
@@ -265,13 +315,12 @@ impl Storage {
         old.free(&self.0.device, tag);
     }
 
-    /// Copies all bytes between the device and a block of pinned memory, on the current stream. Returns an event after the
+    /// Copies all bytes between the device and a block of pinned memory, on the stream `on`. Returns an event after the
     /// copy.
-    fn copy(&self, here: Addr, way: Way, block: &Block) -> Result<Arc<Event>> {
+    pub(super) fn copy(&self, here: Addr, way: Way, block: &Block, on: &Stream) -> Result<Arc<Event>> {
         let (device, bytes) = (&self.0.device, self.bytes());
         let why = "a replay does not move tensors between the device and the host: move it before the step";
         capturing::refuse(device.number(), "offload", why)?;
-        let on = device.current_stream();
         pinned::is_used_by(device);
         if device.has_values() && bytes > 0 {
             let layout = Layout::contiguous(&[usize::try_from(bytes).unwrap_or(usize::MAX)]);
@@ -282,14 +331,16 @@ impl Storage {
                 Way::Out => device.backend().copy_out(view(here), cpu::writable(&there), on.id())?,
             }
         }
-        block.record_use(&on);
-        self.record_stream(on.id());
+        if let Some(clocks) = device.clocks() {
+            clocks.copy(matches!(way, Way::In), bytes, on.id());
+        }
+        block.record_use(on);
         Ok(Arc::new(on.record_event()?))
     }
 
     /// Records that a stream of a device copies to or from this pinned memory. The host waits for `event` before it uses
     /// the memory.
-    pub(crate) fn is_copied_until(&self, event: Event, on: &crate::stream::Stream) {
+    pub(crate) fn is_copied_until(&self, event: Event, on: &Stream) {
         let mut account = self.account();
         if let Backing::Pinned { block, copies } = &mut account.backing {
             block.record_use(on);
@@ -299,14 +350,14 @@ impl Storage {
     }
 }
 
-/// Waits for the work of a recipe, since later uses may be on other streams.
-fn device_synchronize(fresh: &Storage) -> Result<()> {
-    fresh.device().current_stream().synchronize()
-}
-
 thread_local! {
     /// The storages that recipes on this thread are computing.
     static RESTORING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether this thread runs a recipe or the source of a lent storage, in the middle of another operation.
+pub(crate) fn is_restoring() -> bool {
+    RESTORING.with_borrow(|running| !running.is_empty())
 }
 
 /// A running recipe, or source of a lent storage.

@@ -10,9 +10,9 @@ use super::Tensor;
 pub struct Freed {
     /// The bytes that the memory was requested with.
     pub bytes: u64,
-    /// Their category when they were freed.
+    /// The category of the memory when it was freed.
     pub category: Category,
-    /// The label of their owner.
+    /// The label of the memory's owner.
     pub label: String,
     /// The label of the layer that ran when the last handle was dropped: `fc1`, or `fc1 backward` in its derivative; empty
     /// outside of layers.

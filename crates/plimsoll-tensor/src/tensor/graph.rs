@@ -132,15 +132,15 @@ pub(crate) struct Node {
     /// Increases with every recorded operation: a node's inputs always have smaller numbers.
     pub(crate) sequence: u64,
     pub(super) name: &'static str,
-    /// The layer that recorded it; its derivative runs under the label `<layer> backward`.
+    /// The layer that recorded the operation; its derivative runs under the label `<layer> backward`.
     pub(crate) layer: LabelId,
     pub(crate) outputs: usize,
-    /// The stream on which it was called; its derivative runs on the same stream.
+    /// The stream on which the operation was called; its derivative runs on the same stream.
     pub(crate) stream: StreamId,
     pub(super) edges: SmallVec<[Option<Edge>; 3]>,
     /// The shape and dtype that the gradients of the inputs must have.
     pub(super) ins: Sizes,
-    /// Where it was called, in anomaly mode.
+    /// Where the operation was called, if anomaly mode recorded it.
     pub(super) place: Option<Box<str>>,
     pub(super) hooks: OnceLock<Arc<Hooks>>,
     /// `None` once a backward pass has run it.

@@ -70,8 +70,8 @@ impl Tensor {
         let _ = self.0.lineage.set(lineage);
     }
 
-    /// Tells its views whether it is a leaf that requires a gradient; views of such a leaf cannot be changed in
-    /// place.
+    /// Tells the views of this tensor whether it is a leaf that requires a gradient. Views of such a leaf cannot be
+    /// changed in place.
     pub(super) fn views_know_of_leaf(&self, wants_gradient: bool) {
         if let Some(Lineage::Member(member)) = self.0.lineage.get()
             && member.is_base

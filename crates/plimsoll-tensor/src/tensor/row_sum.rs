@@ -14,7 +14,7 @@ impl Edge {
 }
 
 impl Tensor {
-    /// Attaches the sum of its rows to a gradient; the same kernel computed both.
+    /// Attaches the sum of a gradient's rows to the gradient; the same kernel computed both.
     pub(crate) fn bring_row_sum(&self, sum: Tensor) {
         let version = self.data().storage.version();
         let old = self.0.row_sum.lock().unwrap_or_else(PoisonError::into_inner).replace((sum, version));

@@ -22,7 +22,7 @@ use super::Tensor;
 pub struct StorageUses {
     /// Handles of this tensor: clones count. A graph has one for each edge to a leaf.
     pub handles: usize,
-    /// Other tensors on the same memory: views, and results of `detach`. The handles of one count once.
+    /// Other tensors on the same memory: views, and results of `detach`. All handles of one tensor count once.
     pub views: usize,
     /// How many times operations have saved the memory for the backward pass.
     pub saved: usize,

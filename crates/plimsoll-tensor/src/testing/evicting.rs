@@ -82,7 +82,7 @@ struct Tensors {
 
 struct LiveStorage {
     storage: WeakStorage,
-    /// The operator that made it, if any.
+    /// The operator that made the storage, if any.
     made: Option<Made>,
     /// The storages that its recipe reads, while it is evicted.
     reads: Vec<usize>,
@@ -156,7 +156,10 @@ impl Watch for Evictor {
             let reads = ins.iter().map(|data| data.storage.id()).collect();
             self.lock().set_reads(&storage, reads);
             let device = storage.device().clone();
-            let recipe = move || dispatch::rerun(&device, &made.op, &ins, made.output);
+            let recipe = move || {
+                let mut outs = dispatch::rerun(&device, &made.op, &ins)?;
+                Ok(outs.swap_remove(made.output))
+            };
             let left = storage.evict_with(Arc::new(recipe));
             self.evicted.fetch_add(left.is_ok().into(), Ordering::Relaxed);
         }
@@ -169,7 +172,7 @@ type Candidate = (Storage, Option<(Made, Vec<Data>)>);
 impl Tensors {
     /// Adds the inputs and outputs of an operator.
     fn note(&mut self, executed: &ExecutedOperator<'_>) {
-        self.live.retain(|live| live.storage.upgrade().is_some());
+        self.live.retain(|live| live.storage.is_alive());
         let known = |live: &[LiveStorage], id: usize| live.iter().any(|live| live.storage.id() == id);
         for data in executed.ins.iter().map(|tensor| tensor.data()) {
             if !known(&self.live, data.storage.id()) {

@@ -51,9 +51,9 @@ pub struct Choice {
 /// The address of a block that was requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// At this address.
+    /// The block is at this address.
     At(u64),
-    /// No address: out of memory.
+    /// There is no block, because memory ran out.
     OutOfMemory,
     /// The address is not recorded.
     Untold,

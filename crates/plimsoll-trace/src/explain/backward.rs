@@ -2,8 +2,8 @@
 //!
 //! PyTorch runs the backward pass on a thread without Python. But the engine runs derivatives (backward functions) in
 //! the reverse order of their operators, and each derivative frees the tensors that its operator saved. So the saved
-//! blocks show how far the pass has come: in the forward pass, the current operator did not run after the operator of
-//! the oldest freed block, and not before the operator of the newest block that is still saved. Between these bounds,
+//! blocks show how far the pass has come: in forward order, the current operator is no later than the operator of the
+//! oldest freed block, and no earlier than the operator of the newest block that is still saved. Between these bounds,
 //! there are two clues. A C++ frame names the derivative (`MmBackward0`): the nearest operator with that name is
 //! chosen. Without C++ frames, sizes are the clue: a gradient has the size of its tensor, and belongs to the operator
 //! that runs after the operator that made the tensor.

@@ -47,6 +47,8 @@ const MAKES: [&str; 25] = [
     "to",
     "zeros",
 ];
+/// Operators that copy a tensor to another device.
+const MOVES: [&str; 2] = ["to_device", "to_dtype_layout"];
 /// Operators that copy a tensor.
 const COPIES: [&str; 5] = ["_to_copy", "clone", "empty_like", "empty_strided", "to"];
 /// Parameters smaller than this do not have a distinctive size.
@@ -112,6 +114,18 @@ impl<'a> Program<'a> {
     }
 }
 
+impl Program<'_> {
+    /// Whether the program itself copied a block to the GPU before it called its model.
+    fn is_moved_batch(&self, life: &Life) -> bool {
+        let place = life.born.and_then(|born| self.passes.at(born));
+        let call = place.and_then(|place| self.module_calls[place]);
+        self.origins.has_native()
+            && call.is_some_and(|call| life.born < Some(call))
+            && self.is_input(life)
+            && self.is_by(life, &MOVES)
+    }
+}
+
 /// Finds the purpose of blocks that are still unknown, and refutes guesses by size or origin.
 pub(super) fn settle(program: &Program<'_>, timeline: &Timeline, purposes: &mut [Purpose]) {
     let lives = &timeline.lives;
@@ -129,6 +143,10 @@ pub(super) fn settle(program: &Program<'_>, timeline: &Timeline, purposes: &mut 
         // keeps it.
         let is_held = matches!(purpose.why, Why::HeldAtEnd | Why::HeldAtFailure);
         if is_held && program.is_input(life) {
+            *purpose = Purpose { category: Some(Category::Input), why: Why::MadeOutsideModules };
+        }
+        // A batch that is moved to the GPU in several steps: a copy that only the next step reads is an input as well.
+        if purpose.why == Why::FreedInForward && program.is_moved_batch(life) {
             *purpose = Purpose { category: Some(Category::Input), why: Why::MadeOutsideModules };
         }
         if purpose.category.is_some() {
@@ -153,13 +171,16 @@ pub(super) fn settle(program: &Program<'_>, timeline: &Timeline, purposes: &mut 
         } else if program.is_input(life) {
             let is_kept =
                 size(life) >= TELLING_BYTES && life.freed.is_none_or(|freed| Some(freed) > last_request);
-            match missing.get_mut(&size(life)).filter(|count| is_kept && **count > 0) {
+            let may_be = is_kept && !program.snapshot.recorder().is_input(life.addr);
+            match missing.get_mut(&size(life)).filter(|count| may_be && **count > 0) {
                 Some(count) => {
                     *count -= 1;
                     (Category::Parameter, Why::HasGradient)
                 }
                 None => (Category::Input, Why::MadeOutsideModules),
             }
+        } else if activity == Activity::Forward && program.passes.is_freed_in_later_backward(life, born) {
+            (Category::Activation, Why::FreedInBackward)
         } else if activity == Activity::Forward {
             (Category::Output, Why::OutlivesBackward)
         } else {

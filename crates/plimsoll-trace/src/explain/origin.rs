@@ -378,7 +378,7 @@ fn package_mark(file: &str, name: &str) -> Mark {
         // These functions allocate the buckets, the second one in the backward pass.
         "backward" if optimizer => Activity::Bucketing,
         "setup_buckets" if optimizer => Activity::Accumulating,
-        // Hooks of gradients, and what is left of their work when the backward pass ends.
+        // Gradient hooks, and the rest of their work at the end of the backward pass.
         "grad_handling_hook" | "reduce_ready_partitions_and_remove_grads" if optimizer => Activity::Backward,
         _ if optimizer && name.contains("_ipg_grads") => Activity::Backward,
         _ if is_in("/deepspeed/runtime/zero/part") && (gathers || name == "wait") => Activity::Gathering,

@@ -166,6 +166,17 @@ impl Passes {
         freed <= if place + 1 < self.passes.len() { pass.last } else { pass.last_request }
     }
 
+    /// Whether a block is freed in a later backward pass than the next one, and before an optimizer step. The next one computes
+    /// gradients inside the forward pass, as a chunked loss or a gradient penalty does.
+    pub(super) fn is_freed_in_later_backward(&self, life: &Life, born: EventIndex) -> bool {
+        let Some((freed, first)) = life.freed.zip(self.at(born)) else { return false };
+        let Some(last) = self.at(freed) else { return false };
+        let between = self.passes.get(first..=last).unwrap_or_default();
+        let is_optimizer = |pass: &Pass| pass.kind == PassKind::Optimizer;
+        let pass = self.passes[last];
+        pass.kind == PassKind::Backward && freed <= pass.last_request && !between.iter().any(is_optimizer)
+    }
+
     /// The first backward pass after an event.
     pub fn next_backward(&self, event: EventIndex) -> Option<Pass> {
         let behind = self.backward.partition_point(|&place| self.passes[place].first <= event);

@@ -32,7 +32,7 @@ pub struct SegmentState {
     pub memory: Memory,
     /// The bytes of the segment by use. The sum is `memory.bytes`.
     pub bytes: BytesByUse,
-    /// The indices of its pieces in `AllocatorState::pieces`.
+    /// The indices of the segment's pieces in `AllocatorState::pieces`.
     pieces: Range<usize>,
 }
 

@@ -164,7 +164,7 @@ fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
 struct Scope {
     /// The number of such scopes that ended.
     count: usize,
-    /// Microseconds inside them.
+    /// Microseconds spent in these scopes.
     inside_us: u64,
     /// The time when the last of these scopes ended.
     last_us: u64,

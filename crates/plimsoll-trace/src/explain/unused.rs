@@ -90,13 +90,14 @@ impl UnusedGraph {
 /// The memory that calls of modules keep, without the last result of each call, which the program may keep.
 ///
 /// A call ends where memory is allocated outside of modules. It is not known whether two calls follow each other
-/// directly, so wherever the first stack of a call occurs again, the result before that may be the program's own too.
+/// directly, so wherever the first stack of a call occurs again, the result before it may also be one that the program
+/// keeps.
 #[derive(Default)]
 struct Calls<'a> {
     /// The calls that keep memory.
     count: usize,
     kept: Vec<&'a Life>,
-    /// The part of `kept` that certainly is no result of a call.
+    /// The part of `kept` that is certainly not the result of a call.
     inner: Vec<&'a Life>,
     /// The bytes that were allocated for `inner`, whether they are kept or not.
     all_bytes: u64,

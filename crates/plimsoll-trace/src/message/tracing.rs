@@ -13,6 +13,9 @@ const MOST_OF_ERROR: usize = 4;
 /// If more lines than this follow an error, the error did not end the program.
 const MOST_BELOW: usize = 40;
 
+/// IPython shows at most this many lines ahead of a line, and behind it.
+const MOST_AROUND: u32 = 9;
+
 /// The text that begins a traceback.
 const HEADER: &str = "Traceback (most recent call last)";
 
@@ -99,6 +102,10 @@ impl Tracing {
             if self.end == Some(Kind::Other) {
                 self.begin();
             }
+            // Without the traceback's header, as at the start of a truncated log, the first frame shows the prefix.
+            if let Some(at) = line.find("  File \"").filter(|_| self.prefix == (0, 0)) {
+                self.prefix = (at, blanks(&line[..at]));
+            }
             if self.traceback.frames.len() < MOST_FRAMES {
                 self.traceback.frames.push(frame);
             }
@@ -128,6 +135,14 @@ impl Tracing {
         let Some(frame) = self.traceback.frames.last_mut() else { return };
         if let Some(name) = error {
             return self.close(name, line);
+        }
+        // IPython shows the lines around it, each with its number.
+        let near = numbered(bare).filter(|(number, _)| number.abs_diff(frame.line) <= MOST_AROUND);
+        if let Some((number, text)) = near {
+            if number == frame.line {
+                frame.source = text.trim().to_owned();
+            }
+            return;
         }
         if is_source {
             frame.source = source(bare).to_owned();
@@ -258,6 +273,13 @@ const OF_OTHERS: [&str; 11] = [
     "gloo",
 ];
 
+/// The number and the text of a line of source as IPython shows it: `----> 9     out = model(x)`, `     10 x`.
+fn numbered(line: &str) -> Option<(u32, &str)> {
+    let line = line.trim_start();
+    let arrow = line.trim_start_matches('-').strip_prefix("> ").filter(|_| line.starts_with('-'));
+    super::text::number(arrow.unwrap_or(line)).filter(|(_, rest)| rest.is_empty() || rest.starts_with(' '))
+}
+
 /// A line of source without the launcher's prefix.
 pub(super) fn source(line: &str) -> &str {
     let line =
@@ -348,6 +370,28 @@ mod tests {
             let found = failed(&text).traceback;
             assert_eq!(found.place().map(|it| it.source.as_str()), Some("y = f()"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_prefix_without_the_header_of_the_traceback_is_not_source() {
+        let text = format!(
+            "worker-1: [rank9]:   File \"run.py\", line 77, in <module>\nworker-1: [rank9]:     engine.step()\nworker-1: \
+             [rank9]: RuntimeError: {MESSAGE}\n"
+        );
+        let found = failed(&text).traceback;
+        assert_eq!(found.place().map(|it| it.source.as_str()), Some("engine.step()"), "{text}");
+    }
+
+    #[test]
+    fn of_the_lines_that_ipython_shows_the_one_with_the_number_is_the_source() {
+        let text = format!(
+            "Cell In[14], line 9\n      7 for x, y in loader:\n      8     x = x.to(device)\n----> 9     out = model(x)\n     10     \
+             loss = f(out)\n\nFile /p/site-packages/torch/nn/modules/module.py:1501, in Module._call_impl(self)\n   1499     \
+             if x:\n-> 1501     return f(x)\n\nOutOfMemoryError: {MESSAGE}\n"
+        );
+        let found = failed(&text).traceback;
+        let sources: Vec<_> = found.frames.iter().map(|it| it.source.as_str()).collect();
+        assert_eq!(sources, ["out = model(x)", "return f(x)"], "{text}");
     }
 
     #[test]

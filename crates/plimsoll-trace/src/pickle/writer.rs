@@ -85,7 +85,7 @@ impl<W: Write> Pickler<W> {
         }
         let bytes = number.to_le_bytes();
         let sign = if number < 0 { 0xff } else { 0 };
-        // One byte more than the number needs if its top bit would be read as the sign.
+        // Uses one byte more than the number needs if its top bit would be read as the sign.
         let mut length = bytes.iter().rposition(|&byte| byte != sign).map_or(1, |top| top + 1);
         if (bytes[length - 1] ^ sign) & 0x80 != 0 {
             length += 1;

@@ -88,11 +88,11 @@ const MOST_NAMED: usize = 64;
 /// An unknown key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ignored {
-    /// The kind of dictionary it is in.
+    /// The kind of dictionary that contains the key.
     pub kind: Kind,
     /// The text of the key.
     pub key: TextId,
-    /// How often it occurs.
+    /// How often the key occurs.
     pub times: u64,
 }
 

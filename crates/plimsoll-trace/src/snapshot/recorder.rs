@@ -2,6 +2,8 @@
 //!
 //! The information is stored in `allocator_settings`, which PyTorch's tools show but do not interpret.
 
+use plimsoll_alloc::Addr;
+
 use super::{Setting, Snapshot};
 
 /// The name of the entry in `allocator_settings` that contains this information.
@@ -15,6 +17,7 @@ pub struct Recorder<'a> {
     /// The number of steps that GradScaler skipped. `None` if there was no GradScaler, or if the number is unknown.
     pub skipped_steps: Option<u64>,
     totals: Option<&'a [(String, Setting)]>,
+    inputs: Option<&'a [(String, Setting)]>,
 }
 
 impl Recorder<'_> {
@@ -22,6 +25,13 @@ impl Recorder<'_> {
     pub fn device_total_bytes(&self, device: i32) -> Option<u64> {
         let name = device.to_string();
         self.totals?.iter().find(|(known, _)| *known == name).and_then(|(_, total)| number(total))
+    }
+
+    /// Whether a tensor at this address, which has a gradient, is known not to be a parameter: no optimizer and no module
+    /// held it when the snapshot was written.
+    pub fn is_input(&self, addr: Addr) -> bool {
+        let name = addr.0.to_string();
+        self.inputs.is_some_and(|inputs| inputs.iter().any(|(known, _)| *known == name))
     }
 }
 
@@ -38,6 +48,10 @@ impl Snapshot {
             },
             totals: match entry("device_total_bytes") {
                 Some(Setting::Map(totals)) => Some(totals),
+                _ => None,
+            },
+            inputs: match entry("inputs") {
+                Some(Setting::Map(inputs)) => Some(inputs),
                 _ => None,
             },
         }
@@ -66,11 +80,13 @@ mod tests {
             ("max_entries", Setting::Int(1000)),
             ("skipped_steps", Setting::Int(0)),
             ("device_total_bytes", totals),
+            ("inputs", map(&[("4096", Setting::Int(1))])),
         ]);
         let snapshot = Snapshot { settings: vec![(NAME.to_owned(), entry)], ..Snapshot::default() };
         let recorder = snapshot.recorder();
         assert_eq!((recorder.max_entries, recorder.skipped_steps), (Some(1000), Some(0)));
         assert_eq!([0, 1, 2].map(|device| recorder.device_total_bytes(device)), [Some(80 << 30), None, None]);
+        assert_eq!([4096, 8192].map(|addr| recorder.is_input(Addr(addr))), [true, false]);
         assert_eq!(Snapshot::default().recorder(), Recorder::default());
     }
 }

@@ -76,7 +76,7 @@ impl Timeline {
         strays.map(|(nth, _)| nth).collect()
     }
 
-    /// The bytes of a block from before the recording that stops waiting at this event.
+    /// If a block from before the recording stops waiting at this event: its bytes. Otherwise 0.
     fn waiting_bytes(&self, event: &Event, after: Option<EventIndex>) -> u64 {
         let place = self.waiting_before.partition_point(|life| Some(life.addr) < event.addr());
         let waited = self.waiting_before.get(place).filter(|life| life.completed == after);

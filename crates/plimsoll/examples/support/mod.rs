@@ -5,9 +5,10 @@ mod steps;
 use std::error::Error;
 use std::fmt;
 
-use plimsoll::checkpoint::Budget;
+use plimsoll::checkpoint::{Budget, Checkpointer};
 use plimsoll::dist::{self, World};
 use plimsoll::models::layers_to_recompute;
+use plimsoll::offload::{OffloadActivations, OffloadOptions};
 use plimsoll::parallel::DeviceMesh;
 use plimsoll::{Device, ProcessGroup, SimConfig};
 
@@ -39,6 +40,10 @@ pub(crate) struct Arguments {
     pub(crate) captures: bool,
     /// `--traced`: whether the memory of a step is planned.
     pub(crate) traced: bool,
+    /// `--in-backward`: whether the optimizer steps in the backward pass.
+    pub(crate) in_backward: bool,
+    /// `--state-on-host`: whether the optimizer's state waits on the host.
+    pub(crate) state_on_host: bool,
     /// `times`: whether the slowest kernels are shown.
     pub(crate) times: bool,
     /// `checksum`: whether to show a checksum of losses and parameters.
@@ -54,6 +59,8 @@ impl Arguments {
                 Some((name, value)) => read.options.push((name.to_owned(), value.to_owned())),
                 None if argument == "--capture" => read.captures = true,
                 None if argument == "--traced" => read.traced = true,
+                None if argument == "--in-backward" => read.in_backward = true,
+                None if argument == "--state-on-host" => read.state_on_host = true,
                 None if argument == "times" => read.times = true,
                 None if argument == "checksum" => read.checksum = true,
                 None => read.numbered.push(argument),
@@ -138,6 +145,34 @@ impl Arguments {
                 }
             },
         }
+    }
+
+    /// What checkpoints the blocks: within [`Arguments::budget`], and with `host=BYTES` also by offloading at most these.
+    pub(crate) fn checkpointer(&self) -> plimsoll::Result<Option<Checkpointer>> {
+        let host = self.bytes("host")?;
+        let of = |budget| match host {
+            Some(bytes) => Checkpointer::new(budget).with_offload(bytes),
+            None => Checkpointer::new(budget),
+        };
+        Ok(self.budget()?.map(of))
+    }
+
+    /// What offloads saved tensors: `offload=BYTES`.
+    pub(crate) fn offload(&self) -> plimsoll::Result<Option<OffloadActivations>> {
+        let of = |bytes: u64| OffloadActivations::new(OffloadOptions::from(bytes));
+        Ok(self.bytes("offload")?.map(of))
+    }
+
+    /// An option that is a number of bytes.
+    pub(crate) fn bytes(&self, name: &'static str) -> plimsoll::Result<Option<u64>> {
+        let parse = |bytes: &str| match bytes.parse::<f64>() {
+            Ok(bytes) => Ok(bytes as u64),
+            Err(_) => {
+                let message = format!("{name}={bytes}: use a number of bytes, such as 4e8");
+                Err(plimsoll::Error::Argument { op: name, message })
+            }
+        };
+        self.option(name).map(parse).transpose()
     }
 
     /// How many of `layers` layers recompute products: `recompute=N`, or the number that `peak=BYTES` needs. `train` takes some

@@ -243,8 +243,8 @@ impl Split {
         })
     }
 
-    /// Chooses `train` samples at random for training, from `seed`; the others are the test part. For data that is sorted by
-    /// class. In PyTorch: `torch.utils.data.random_split`.
+    /// Chooses `train` samples at random for training, from `seed`; the others are the test part. Use it for data
+    /// that is sorted by class. In PyTorch: `torch.utils.data.random_split`.
     ///
     /// # Errors
     /// If the data set has fewer samples than `train`; out of host memory.

@@ -205,9 +205,9 @@ pub enum DataError {
     TooFew {
         /// The image file.
         path: PathBuf,
-        /// Images in it.
+        /// The number of images in the file.
         found: usize,
-        /// Images needed.
+        /// The number of images needed.
         needed: usize,
     },
 
@@ -229,6 +229,17 @@ pub enum DataError {
         end: usize,
         /// The number of samples.
         len: usize,
+    },
+
+    /// Data sets with different fields cannot form one data set.
+    #[error("data set {part} has the fields {found:?}, but the first has {first:?}")]
+    OtherFields {
+        /// The data set, from 0.
+        part: usize,
+        /// Its fields.
+        found: Vec<String>,
+        /// The fields of the first data set.
+        first: Vec<String>,
     },
 
     /// A batch or a sample has no field of this name.

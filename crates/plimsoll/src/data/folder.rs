@@ -30,7 +30,8 @@ pub struct ImageOptions {
 }
 
 impl Default for ImageOptions {
-    /// 224 × 224, the shorter side resized and the centre cropped, ImageNet's mean and deviation, damaged files an error.
+    /// Images of 224 × 224 (the shorter side is resized and the centre is cropped), ImageNet's mean and deviation, and
+    /// an error for a damaged file.
     fn default() -> Self {
         Self { side: 224, fit: Fit::Crop, normalize: Normalize::IMAGENET, damaged: Damaged::Error }
     }
@@ -39,9 +40,9 @@ impl Default for ImageOptions {
 /// The treatment of a file that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damaged {
-    /// Reading it is an error.
+    /// Reading the file is an error.
     Error,
-    /// Leave it out. Every file is decoded once when the folder is opened, to find them.
+    /// Leave the file out. Every file is decoded once when the folder is opened, to find them.
     Skip,
 }
 

@@ -24,6 +24,7 @@ mod batch;
 mod blocks;
 mod cifar;
 mod collate;
+mod concat;
 mod dataset;
 mod digits;
 mod epoch;
@@ -57,6 +58,7 @@ pub use batch::HostBatch;
 pub use blocks::Blocks;
 pub use cifar::CifarDir;
 pub use collate::Pad;
+pub use concat::ConcatDataset;
 pub use dataset::{Dataset, Field, Sample, Shapes, Split, Subset};
 pub use digits::Digits;
 pub use epoch::Epoch;
@@ -71,7 +73,8 @@ pub use picture::Fit;
 pub use pinned::{PinnedBatch, PinnedEpoch};
 pub use rgb::Normalize;
 pub use sampler::{
-    BatchSampler, DistributedSampler, Order, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler,
+    BatchSampler, DistributedSampler, Order, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler,
+    WeightedRandomSampler,
 };
 pub use state::LoaderState;
 pub use text::{Text, TextSplit, Vocabulary};

@@ -6,6 +6,7 @@
 
 mod batch;
 mod distributed;
+mod subset;
 mod weighted;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use std::fmt;
 pub use batch::BatchSampler;
 pub(super) use batch::{Batches, Replica};
 pub use distributed::DistributedSampler;
+pub use subset::SubsetRandomSampler;
 pub use weighted::WeightedRandomSampler;
 
 use super::DataError;

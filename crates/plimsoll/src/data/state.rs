@@ -27,7 +27,7 @@ use super::error::SamplerError;
 pub struct LoaderState {
     /// The epoch.
     pub epoch: u64,
-    /// Batches taken from it.
+    /// Batches taken from the epoch.
     pub batch: u64,
     /// Samples of the epoch; 0 if that is not known beforehand.
     pub samples: u64,

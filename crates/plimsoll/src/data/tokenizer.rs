@@ -17,7 +17,7 @@ use super::{DataError, Tokens};
 pub enum SpecialTokens {
     /// Encoding adds the special tokens that the tokenizer puts around a text; decoding keeps them.
     With,
-    /// Encoding adds none; decoding leaves them out.
+    /// Encoding adds no special tokens; decoding leaves them out.
     Without,
 }
 

@@ -33,7 +33,7 @@ pub struct Grown {
     pub label: String,
     /// The purpose of the bytes.
     pub category: Category,
-    /// The operation that requested them.
+    /// The operation that requested the bytes.
     pub op: String,
     /// The line of the program that called it; `None` if it is not known.
     pub at: Option<Line>,
@@ -144,7 +144,7 @@ pub fn assert_no_growth<E: fmt::Display>(device: &Device, steps: usize, step: im
     }
 }
 
-/// What blocks are summed by.
+/// The key by which blocks are summed.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     label: LabelId,

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -72,11 +72,10 @@ pub fn stream_history(device: &Device, path: impl AsRef<Path>) -> io::Result<His
     let device = device.clone();
     let thread = thread::Builder::new().name("plimsoll-log".to_owned()).spawn(move || {
         let mut log = Log { writer, device, entries: Vec::new(), lost: 0, written: 0, last: Instant::now() };
-        // Nothing is sent: closing the channel ends the log.
-        while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-            log.look()?;
-        }
-        log.end()
+        let done = log.follow(&stopped);
+        // Also after an error: nobody would take the entries.
+        log.device.stop_history();
+        done.and_then(|()| log.end())
     })?;
     Ok(HistoryLog { stop: Some(stop), thread: Some(thread) })
 }
@@ -116,6 +115,15 @@ struct Log {
 }
 
 impl Log {
+    /// Writes entries until the log is to end, and takes the last ones.
+    fn follow(&mut self, stopped: &Receiver<()>) -> io::Result<()> {
+        // Nothing is sent: closing the channel ends the log.
+        while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+            self.look()?;
+        }
+        self.look()
+    }
+
     fn look(&mut self) -> io::Result<()> {
         let (entries, lost) = self.device.take_history();
         self.lost += lost;
@@ -133,8 +141,6 @@ impl Log {
     }
 
     fn end(mut self) -> io::Result<u64> {
-        self.look()?;
-        self.device.stop_history();
         self.write()?;
         self.writer.end()?.sync_all()?;
         Ok(self.written)

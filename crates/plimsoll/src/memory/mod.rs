@@ -130,11 +130,11 @@ pub fn why(category: Category) -> &'static str {
     }
 }
 
-/// Memory outside the allocator. For a GPU: bytes of its memory that are in use but not reserved here, which are the context,
-/// kernels, workspaces and other processes. For a simulated GPU: the expected value ([`Device::outside_bytes`]). For other
-/// devices: resident bytes of this process that `device` did not obtain, which are the program, its data set, its threads, the
-/// matrix library's packing buffers, and other devices; `None` if the system does not report them (they are read from `/proc`). A
-/// simulated device uses no memory, so all of the process counts as outside.
+/// Memory outside the allocator. For a GPU: bytes of its memory that are in use but not reserved here: by the context,
+/// kernels, workspaces and other processes. For a simulated GPU: the expected value ([`Device::outside_bytes`]). For
+/// other devices: resident bytes of this process that `device` did not obtain, such as the program, its data set, its
+/// threads, the matrix library's packing buffers, and other devices; `None` if the system does not report them (they
+/// are read from `/proc`). A simulated device uses no memory, so all of the process counts as outside.
 pub fn outside_bytes(device: &Device) -> Option<u64> {
     if let Some(outside) = device.outside_bytes() {
         return Some(outside);

@@ -11,9 +11,10 @@ use plimsoll_tensor::{
 };
 
 use crate::members;
-use crate::nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, Parameter, Scope};
+use crate::nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, Parameter, Scope, Slot};
 
-/// A BERT without a head. Like `transformers.BertModel`.
+/// A BERT without a head. Its linear layers are in slots ([`Slot`]): they can have hooks, and other layers can take their place. Like
+/// `transformers.BertModel`.
 #[derive(Debug)]
 pub struct Bert {
     config: BertConfig,
@@ -153,7 +154,7 @@ impl Module for Head {
 struct Predictions {
     bias: Parameter,
     transform: Transform,
-    decoder: Linear,
+    decoder: Slot<Linear>,
 }
 
 impl Module for Predictions {
@@ -162,7 +163,7 @@ impl Module for Predictions {
 
 #[derive(Debug)]
 struct Transform {
-    dense: Linear,
+    dense: Slot<Linear>,
     activation: Activation,
     norm: LayerNorm,
 }
@@ -194,7 +195,7 @@ impl BertForMaskedLm {
                 activation,
                 norm: LayerNorm::new(&transform.at("LayerNorm"), width)?.eps(eps),
             },
-            decoder: Linear::of(&predictions.at("decoder"), tied, Some(bias.clone())),
+            decoder: Linear::of(&predictions.at("decoder"), tied, Some(bias.clone())).into(),
             bias,
         };
         Ok(BertForMaskedLm { bert, cls: Head { predictions } })
@@ -224,9 +225,12 @@ impl BertForMaskedLm {
         let _entry = Entry::here();
         let head = &self.cls.predictions;
         let hidden = head.transform.forward(&self.bert.hidden(inputs)?)?;
-        let _owner = Span::layer(head.decoder.label());
-        let (weight, bias) = (head.decoder.weight(), &head.bias);
-        hidden.linear_cross_entropy(weight, bias, labels, CrossEntropyOptions::default())
+        let Some(decoder) = head.decoder.plain() else {
+            let logits = head.decoder.forward(&hidden)?.flatten(0, 1)?;
+            return logits.cross_entropy(labels.flatten(0, -1)?);
+        };
+        let _owner = Span::layer(decoder.label());
+        hidden.linear_cross_entropy(decoder.weight(), &head.bias, labels, CrossEntropyOptions::default())
     }
 }
 
@@ -241,14 +245,14 @@ impl Module for BertForMaskedLm {
     }
 }
 
-fn linear(scope: &Scope, inputs: usize, outputs: usize) -> Result<Linear> {
+fn linear(scope: &Scope, inputs: usize, outputs: usize) -> Result<Slot<Linear>> {
     let weight = scope.parameter("weight", &[outputs, inputs], Init::Normal(0.02))?;
-    Ok(Linear::of(scope, weight, Some(scope.parameter("bias", &[outputs], Init::Zeros)?)))
+    Ok(Linear::of(scope, weight, Some(scope.parameter("bias", &[outputs], Init::Zeros)?)).into())
 }
 
 #[derive(Debug)]
 struct Pooler {
-    dense: Linear,
+    dense: Slot<Linear>,
 }
 
 impl Module for Pooler {
@@ -332,10 +336,12 @@ impl Layer {
     fn forward_masked(&self, x: &Tensor, keep: Option<&Tensor>) -> Result<Tensor> {
         let x = self.attention.forward_masked(x, keep)?;
         let up = self.intermediate.dense.forward(&x)?;
-        let down = {
-            let dense = &self.output.dense;
-            let _owner = Span::layer(dense.label());
-            up.activation_linear(self.activation, dense.weight(), dense.bias().map(|bias| &**bias))?
+        let down = match self.output.dense.plain() {
+            Some(dense) => {
+                let _owner = Span::layer(dense.label());
+                up.activation_linear(self.activation, dense.weight(), dense.bias().map(|bias| &**bias))?
+            }
+            None => self.output.dense.forward(&self.activation.of(&up)?)?,
         };
         drop(up);
         self.output.normalize(&down, &x)
@@ -348,7 +354,7 @@ impl Module for Layer {
 
 #[derive(Debug)]
 struct Intermediate {
-    dense: Linear,
+    dense: Slot<Linear>,
 }
 
 impl Module for Intermediate {
@@ -358,7 +364,7 @@ impl Module for Intermediate {
 /// A projection back to the residual stream, added to it; the sum is normalized.
 #[derive(Debug)]
 struct Output {
-    dense: Linear,
+    dense: Slot<Linear>,
     norm: LayerNorm,
     dropout: Dropout,
 }
@@ -409,9 +415,9 @@ impl Module for Attention {
 struct SelfAttention {
     label: LabelId,
     heads: usize,
-    query: Linear,
-    key: Linear,
-    value: Linear,
+    query: Slot<Linear>,
+    key: Slot<Linear>,
+    value: Slot<Linear>,
     dropout_p: f64,
     dropout: Dropout,
 }

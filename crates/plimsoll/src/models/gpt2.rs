@@ -4,7 +4,7 @@ mod conv1d;
 
 use std::cell::Cell;
 
-use plimsoll_tensor::checkpoint::{Budget, Checkpointer, checkpoint, recompute_output};
+use plimsoll_tensor::checkpoint::{Checkpointer, checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Activation, AttentionOptions, Error, Result, Tensor};
 
@@ -37,7 +37,7 @@ pub struct Gpt2Config {
     pub activation_function: Activation,
     /// Whether attention scores are divided by the square root of the head width.
     pub scale_attn_weights: bool,
-    /// Whether they are also divided by the block's number, counted from 1.
+    /// Whether attention scores are also divided by the block's number, counted from 1.
     pub scale_attn_by_inverse_layer_idx: bool,
     /// Whether the output layer shares the token embedding's weight.
     pub tie_word_embeddings: bool,
@@ -204,9 +204,9 @@ impl Gpt2 {
         &self.config
     }
 
-    /// From now on, the blocks are checkpointed so that what they keep for the backward pass fits within a budget; with
-    /// `None`, they are checkpointed as the configuration says. The first batch of each shape runs through the blocks
-    /// once more, to measure them.
+    /// From now on, the blocks are checkpointed so that the tensors they keep for the backward pass fit within a budget;
+    /// with `None`, they are checkpointed as the configuration says. The first batch of each shape runs through the
+    /// blocks once more, to measure them. `Checkpointer::new(budget).with_offload(bytes)` may also offload them.
     ///
     /// ```
     /// use plimsoll::checkpoint::Budget;
@@ -220,8 +220,8 @@ impl Gpt2 {
     /// model.loss(&tokens, &tokens)?.backward()?;
     /// # Ok::<(), plimsoll::Error>(())
     /// ```
-    pub fn checkpoint_within(&mut self, budget: impl Into<Option<Budget>>) {
-        self.checkpointer = budget.into().map(Checkpointer::new);
+    pub fn checkpoint_within(&mut self, budget: impl Into<Option<Checkpointer>>) {
+        self.checkpointer = budget.into();
     }
 
     /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, n_embd]`; with

@@ -3,7 +3,7 @@
 mod mlp;
 
 use plimsoll_tensor::caller::Entry;
-use plimsoll_tensor::checkpoint::{Budget, Checkpointer, checkpoint};
+use plimsoll_tensor::checkpoint::{Checkpointer, checkpoint};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AttentionOptions, Error, Result, Rotary, Tensor};
 
@@ -254,7 +254,7 @@ impl Llama {
 
     /// From now on, the blocks are checkpointed so that what they keep for the backward pass fits within a budget; with
     /// `None`, they are checkpointed as the configuration says. The first batch of each shape runs through the blocks
-    /// once more, to measure them.
+    /// once more, to measure them. `Checkpointer::new(budget).with_offload(bytes)` may also offload what blocks keep.
     ///
     /// ```
     /// use plimsoll::checkpoint::Budget;
@@ -268,8 +268,8 @@ impl Llama {
     /// model.loss(&tokens, &tokens)?.backward()?;
     /// # Ok::<(), plimsoll::Error>(())
     /// ```
-    pub fn checkpoint_within(&mut self, budget: impl Into<Option<Budget>>) {
-        self.checkpointer = budget.into().map(Checkpointer::new);
+    pub fn checkpoint_within(&mut self, budget: impl Into<Option<Checkpointer>>) {
+        self.checkpointer = budget.into();
     }
 
     /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, hidden_size]`; with

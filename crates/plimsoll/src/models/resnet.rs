@@ -2,12 +2,13 @@
 //! ResNeXts.
 
 use plimsoll_tensor::caller::Entry;
-use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step, recompute_output};
+use plimsoll_tensor::checkpoint::{Checkpointer, Step, recompute_output};
 use plimsoll_tensor::{Error, Result, Tensor};
 
 use crate::members;
 use crate::nn::{
     AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Conv2dConfig, Init, Linear, MaxPool2d, Module, ModuleList, Scope,
+    Slot,
 };
 
 /// The kind of a residual block.
@@ -117,7 +118,8 @@ impl ResNetConfig {
     }
 }
 
-/// A ResNet for images `[batch, channels, height, width]`.
+/// A ResNet for images `[batch, channels, height, width]`. The first convolution, the blocks and the last layer are in slots
+/// ([`Slot`]): they can have hooks, and other layers can take their place.
 ///
 /// ```
 /// use plimsoll::models::{ResNet, ResNetConfig};
@@ -133,15 +135,15 @@ impl ResNetConfig {
 #[derive(Debug)]
 pub struct ResNet {
     config: ResNetConfig,
-    conv1: Conv2d,
+    conv1: Slot<Conv2d>,
     bn1: BatchNorm2d,
     maxpool: MaxPool2d,
-    layer1: ModuleList<Block>,
-    layer2: ModuleList<Block>,
-    layer3: ModuleList<Block>,
-    layer4: ModuleList<Block>,
+    layer1: ModuleList<Slot<Block>>,
+    layer2: ModuleList<Slot<Block>>,
+    layer3: ModuleList<Slot<Block>>,
+    layer4: ModuleList<Slot<Block>>,
     avgpool: AdaptiveAvgPool2d,
-    fc: Linear,
+    fc: Slot<Linear>,
     checkpointer: Option<Checkpointer>,
 }
 
@@ -167,7 +169,7 @@ impl ResNet {
             Block::stage(&scope.at(&format!("layer{}", i + 1)), &config, i, inputs)
         };
         Ok(ResNet {
-            conv1: convolution(&scope.at("conv1"), config.in_channels, width, 7)?.stride(2).padding(3),
+            conv1: convolution(&scope.at("conv1"), config.in_channels, width, 7)?.stride(2).padding(3).into(),
             bn1: BatchNorm2d::new(&scope.at("bn1"), width)?,
             maxpool: MaxPool2d::new(&scope.at("maxpool"), 3)?.stride(2).padding(1),
             layer1: stage(0)?,
@@ -175,7 +177,8 @@ impl ResNet {
             layer3: stage(2)?,
             layer4: stage(3)?,
             avgpool: AdaptiveAvgPool2d::new(&scope.at("avgpool"), 1)?,
-            fc: Linear::new(&scope.at("fc"), (width << 3) * config.block.expansion(), config.num_classes)?,
+            fc: Linear::new(&scope.at("fc"), (width << 3) * config.block.expansion(), config.num_classes)?
+                .into(),
             config,
             checkpointer: None,
         })
@@ -185,7 +188,7 @@ impl ResNet {
     /// instead of two, and the backward pass recomputes the other.
     #[must_use]
     pub fn recompute_activations(mut self) -> ResNet {
-        self.stages_mut().flat_map(|stage| stage.iter_mut()).for_each(|block| block.recomputes = true);
+        self.blocks_mut(1).for_each(|block| block.recomputes = true);
         self
     }
 
@@ -194,8 +197,7 @@ impl ResNet {
     /// block that are kept anyway.
     #[must_use]
     pub fn recompute_outputs(mut self) -> ResNet {
-        let every_second = self.stages_mut().flat_map(|stage| stage.iter_mut().step_by(2));
-        every_second.for_each(|block| block.recomputes_output = true);
+        self.blocks_mut(2).for_each(|block| block.recomputes_output = true);
         self
     }
 
@@ -204,13 +206,13 @@ impl ResNet {
     /// operations. Combine this with [`ResNet::recompute_activations`] and [`ResNet::recompute_outputs`].
     #[must_use]
     pub fn recompute_expansions(mut self) -> ResNet {
-        let blocks = self.stages_mut().flat_map(|stage| stage.iter_mut());
-        blocks.for_each(|block| block.recomputes_expansion = true);
+        self.blocks_mut(1).for_each(|block| block.recomputes_expansion = true);
         self
     }
 
-    /// From now on, the blocks are checkpointed so that what they keep for the backward pass fits within a budget; with
-    /// `None`, they keep everything. The first batch of each shape runs through the blocks once more, to measure them.
+    /// From now on, the blocks, and the layers ahead of them, are checkpointed so that the tensors that they keep for the backward pass fit within a
+    /// budget; with `None`, they keep everything. The first batch of each shape runs through the blocks once more, to
+    /// measure them. `Checkpointer::new(budget).with_offload(bytes)` may also offload what blocks keep.
     ///
     /// ```
     /// use plimsoll::checkpoint::Budget;
@@ -225,12 +227,14 @@ impl ResNet {
     /// model.forward(&images)?.cross_entropy(&labels)?.backward()?;
     /// # Ok::<(), plimsoll::Error>(())
     /// ```
-    pub fn checkpoint_within(&mut self, budget: impl Into<Option<Budget>>) {
-        self.checkpointer = budget.into().map(Checkpointer::new);
+    pub fn checkpoint_within(&mut self, budget: impl Into<Option<Checkpointer>>) {
+        self.checkpointer = budget.into();
     }
 
-    fn stages_mut(&mut self) -> impl Iterator<Item = &mut ModuleList<Block>> {
-        [&mut self.layer1, &mut self.layer2, &mut self.layer3, &mut self.layer4].into_iter()
+    /// The model's own blocks: of each stage, the first and every `step`th after it.
+    fn blocks_mut(&mut self, step: usize) -> impl Iterator<Item = &mut Block> {
+        let stages = [&mut self.layer1, &mut self.layer2, &mut self.layer3, &mut self.layer4];
+        stages.into_iter().flat_map(move |stage| stage.iter_mut().step_by(step)).filter_map(Slot::own_mut)
     }
 
     /// The model's configuration.
@@ -243,16 +247,18 @@ impl ResNet {
     /// # Errors
     /// If the images are too small or have the wrong number of channels, or memory runs out.
     pub fn features(&self, images: &Tensor) -> Result<Tensor> {
-        let mut x = self.bn1.forward_relu(&self.conv1.forward(images)?)?;
-        x = self.maxpool.forward(&x)?;
         let stages = [&self.layer1, &self.layer2, &self.layer3, &self.layer4];
         match &self.checkpointer {
             None => {
+                let x = stem(&self.conv1, &self.bn1, &self.maxpool, images)?;
                 stages.into_iter().flat_map(|stage| stage.iter()).try_fold(x, |x, block| block.forward(&x))
             }
             Some(checkpointer) => {
-                let steps: Vec<Step> = stages.into_iter().flat_map(|stage| stage.steps()).collect();
-                checkpointer.forward(&steps, &x)
+                let layers = (self.conv1.clone(), self.bn1.clone(), self.maxpool.clone());
+                let first = Step::new(move |x: &Tensor| stem(&layers.0, &layers.1, &layers.2, x));
+                let blocks = stages.into_iter().flat_map(|stage| stage.steps());
+                let steps: Vec<Step> = std::iter::once(first).chain(blocks).collect();
+                checkpointer.forward(&steps, images)
             }
         }
     }
@@ -267,6 +273,11 @@ impl Module for ResNet {
         let _entry = Entry::here();
         self.fc.forward(&self.avgpool.forward(&self.features(images)?)?.flatten(1, -1)?)
     }
+}
+
+/// The layers ahead of the blocks.
+fn stem(conv1: &Slot<Conv2d>, bn1: &BatchNorm2d, maxpool: &MaxPool2d, images: &Tensor) -> Result<Tensor> {
+    maxpool.forward(&bn1.forward_relu(&conv1.forward(images)?)?)
 }
 
 /// A convolution without a bias, with torchvision's initial values: `kaiming_normal_(mode="fan_out", nonlinearity="relu")`.
@@ -307,14 +318,19 @@ struct Block {
 
 impl Block {
     /// The blocks of a stage; the first takes `inputs` channels and, except in the first stage, halves the image.
-    fn stage(scope: &Scope, config: &ResNetConfig, stage: usize, inputs: usize) -> Result<ModuleList<Block>> {
+    fn stage(
+        scope: &Scope,
+        config: &ResNetConfig,
+        stage: usize,
+        inputs: usize,
+    ) -> Result<ModuleList<Slot<Block>>> {
         let width = config.width << stage;
         let block = |i: usize| {
             let (stride, inputs) = match i {
                 0 => (if stage == 0 { 1 } else { 2 }, inputs),
                 _ => (1, width * config.block.expansion()),
             };
-            Block::new(&scope.at(&i.to_string()), config, [inputs, width], stride)
+            Block::new(&scope.at(&i.to_string()), config, [inputs, width], stride).map(Slot::from)
         };
         (0..config.layers[stage]).map(block).collect::<Result<Vec<_>>>().map(ModuleList::from)
     }

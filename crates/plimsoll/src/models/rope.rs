@@ -131,7 +131,7 @@ pub struct Yarn {
     pub attention_factor: Option<f64>,
     /// The coefficient of the logarithm of `factor` by which queries and keys are multiplied.
     pub mscale: Option<f64>,
-    /// The coefficient of that logarithm by which they are divided.
+    /// The coefficient of the logarithm of `factor` by which queries and keys are divided.
     pub mscale_all_dim: Option<f64>,
     /// A frequency that makes at least this many turns within the pretraining length is kept.
     pub beta_fast: f64,

@@ -8,7 +8,7 @@ use plimsoll_tensor::{Activation, CrossEntropyOptions, Error, Result, Tensor, au
 use crate::members;
 use crate::nn::{
     Dropout, Init, LayerNorm, Linear, Members, MembersMut, Module, MultiheadAttention,
-    MultiheadAttentionOptions, MultiheadOptions, Parameter, ResidualStream, Scope,
+    MultiheadAttentionOptions, MultiheadOptions, Parameter, ResidualStream, Scope, Slot,
 };
 
 /// The configuration of a vision transformer.
@@ -79,7 +79,8 @@ impl VitConfig {
     }
 }
 
-/// A vision transformer that classifies images.
+/// A vision transformer that classifies images. Its blocks and its head are in slots ([`Slot`]): they can have hooks, and
+/// other layers can take their place.
 ///
 /// ```
 /// use plimsoll::models::{Vit, VitConfig};
@@ -123,7 +124,7 @@ impl Vit {
             class_token: scope.parameter("class_token", &[1, 1, width], Init::Zeros)?,
             conv_proj: Patches::new(&scope.at("conv_proj"), &config)?,
             encoder: Encoder::new(&scope.at("encoder"), &config)?,
-            heads: Heads { head: Linear::of(&head, weight, Some(bias)) },
+            heads: Heads { head: Linear::of(&head, weight, Some(bias)).into() },
             config,
         })
     }
@@ -211,7 +212,7 @@ impl Module for Patches {
 
 #[derive(Debug)]
 struct Heads {
-    head: Linear,
+    head: Slot<Linear>,
 }
 
 impl Module for Heads {
@@ -233,7 +234,8 @@ impl Encoder {
         let side = config.image_size / config.patch_size;
         let shape = [1, side * side + 1, config.hidden_dim];
         let layers = scope.at("layers");
-        let blocks = (0..config.num_layers).map(|i| Block::new(&layers.at(&Layers::name(i)), config));
+        let blocks =
+            (0..config.num_layers).map(|i| Block::new(&layers.at(&Layers::name(i)), config).map(Slot::from));
         Ok(Encoder {
             label: scope.label(),
             pos_embedding: scope.parameter("pos_embedding", &shape, Init::Normal(0.02))?,
@@ -260,7 +262,10 @@ impl Encoder {
         drop(tokens);
         let mut stream = ResidualStream::new(self.dropout.forward(&x)?, self.label);
         for (i, block) in self.layers.0.iter().enumerate() {
-            block.add_to(&mut stream, i < self.recompute_mlp)?;
+            match block.plain() {
+                Some(block) => block.add_to(&mut stream, i < self.recompute_mlp)?,
+                None => stream.replace(|x| block.forward(x))?,
+            }
         }
         Ok(stream)
     }
@@ -276,7 +281,7 @@ impl Module for Encoder {
 
 /// Blocks under torchvision's names.
 #[derive(Debug)]
-struct Layers(Vec<Block>);
+struct Layers(Vec<Slot<Block>>);
 
 impl Layers {
     fn name(i: usize) -> String {
@@ -294,7 +299,7 @@ impl Module for Layers {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Block {
     label: LabelId,
     ln_1: LayerNorm,
@@ -351,7 +356,7 @@ impl Module for Block {
 }
 
 /// torchvision's `MLP`: of its layers, 0 and 3 have parameters.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Mlp {
     up: Linear,
     inner_dropout: Dropout,

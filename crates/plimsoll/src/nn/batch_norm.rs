@@ -1,5 +1,7 @@
 //! Batch normalization as a layer: [`BatchNorm1d`], [`BatchNorm2d`], [`BatchNorm3d`].
 
+use std::cell::Cell;
+
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{BatchNormArgs, Error, Result, Tensor};
 
@@ -51,6 +53,22 @@ pub struct BatchNorm<const D: usize> {
     mode: Mode,
     momentum: Option<f64>,
     eps: f64,
+}
+
+thread_local! {
+    static IS_CUMULATIVE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`, in which the running statistics of this thread's layers become means over all batches, whatever their momentum is.
+pub(crate) fn cumulative<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IS_CUMULATIVE.set(self.0);
+        }
+    }
+    let _restore = Restore(IS_CUMULATIVE.replace(true));
+    f()
 }
 
 /// For inputs `[batch, channels]` or `[batch, channels, length]`. Like `torch.nn.BatchNorm1d`.
@@ -166,7 +184,7 @@ impl<const D: usize> BatchNorm<D> {
             weight: self.weight.as_deref(),
             bias: self.bias.as_deref(),
             training: self.mode.is_training(),
-            momentum: self.momentum,
+            momentum: self.momentum.filter(|_| !IS_CUMULATIVE.get()),
             eps: self.eps,
             ..then
         })

@@ -1,7 +1,8 @@
 //! A module in one definition: the macro [`module!`](crate::module).
 
-/// Defines a module: its fields and their layers, its constructor `new`, the list of its members, and the rest of `impl
-/// Module`, usually `forward`.
+/// Defines a module: its fields and their layers, its constructor `new`, the list of its members, and its functions. A `forward` of
+/// one tensor is the one of [`Module`](crate::nn::Module); a `forward` of several tensors, and functions with other names, are methods
+/// of the struct; generic functions need an `impl` of their own.
 ///
 /// The constructor takes a scope and the arguments in parentheses. Each field's value is built in a scope named after
 /// the field. A field without a value takes the argument of the same name, and is not a member.
@@ -30,6 +31,27 @@
 /// assert_eq!(names, ["gamma", "up.weight", "up.bias", "down.weight", "down.bias"]);
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
+/// ```
+/// use plimsoll::nn::{Bilinear, Linear, Module, Scope};
+/// use plimsoll::{Device, Result, Tensor, module};
+///
+/// module! {
+///     /// A score for each pair of rows.
+///     struct Score(s, width: usize) {
+///         left: Linear = Linear::new(s, width, width)?,
+///         pair: Bilinear = Bilinear::new(s, width, width, 1)?,
+///     }
+///
+///     fn forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+///         self.pair.forward(&self.left.forward(a)?, b)
+///     }
+/// }
+///
+/// let device = Device::cpu();
+/// let (score, x) = (Score::new(&Scope::new(&device, 1), 4)?, Tensor::ones(&[2, 4], &device)?);
+/// assert_eq!(score.forward(&x, &x)?.shape(), [2, 1]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
 #[macro_export]
 macro_rules! module {
     (@value $scope:ident $field:ident) => { $field };
@@ -40,6 +62,40 @@ macro_rules! module {
     (@member $list:ident ($place:expr) $field:ident) => {};
     (@member $list:ident ($place:expr) $field:ident $value:expr) => {
         $list.add($crate::nn::field_name(stringify!($field)), $place);
+    };
+    // Sorts functions: those of the trait, and the struct's own.
+    (@functions $name:ident { $($of_trait:tt)* } { $($own:tt)* }) => {
+        impl $crate::nn::Module for $name {
+            $($of_trait)*
+        }
+
+        impl $name {
+            $($own)*
+        }
+    };
+    (@functions $name:ident { $($of_trait:tt)* } { $($own:tt)* }
+        $(#[$about:meta])* fn forward(&$this:ident, $input:ident: $of:ty $(,)?) -> $out:ty $body:block $($rest:tt)*
+    ) => {
+        $crate::module!(@functions $name
+            { $($of_trait)* $(#[$about])* fn forward(&$this, $input: $of) -> $out $body } { $($own)* } $($rest)*);
+    };
+    (@functions $name:ident { $($of_trait:tt)* } { $($own:tt)* }
+        $(#[$about:meta])* pub fn forward(&$this:ident, $input:ident: $of:ty $(,)?) -> $out:ty $body:block $($rest:tt)*
+    ) => {
+        $crate::module!(@functions $name
+            { $($of_trait)* $(#[$about])* fn forward(&$this, $input: $of) -> $out $body } { $($own)* } $($rest)*);
+    };
+    (@functions $name:ident { $($of_trait:tt)* } { $($own:tt)* }
+        $(#[$about:meta])* fn kind(&$this:ident) -> $out:ty $body:block $($rest:tt)*
+    ) => {
+        $crate::module!(@functions $name
+            { $($of_trait)* $(#[$about])* fn kind(&$this) -> $out $body } { $($own)* } $($rest)*);
+    };
+    (@functions $name:ident { $($of_trait:tt)* } { $($own:tt)* }
+        $(#[$about:meta])* $vis:vis fn $function:ident($($arguments:tt)*) $(-> $out:ty)? $body:block $($rest:tt)*
+    ) => {
+        $crate::module!(@functions $name { $($of_trait)* }
+            { $($own)* $(#[$about])* $vis fn $function($($arguments)*) $(-> $out)? $body } $($rest)*);
     };
     (
         $(#[$about:meta])*
@@ -63,16 +119,17 @@ macro_rules! module {
             }
         }
 
-        impl $crate::nn::Module for $name {
-            fn members<'a>(&'a self, list: &mut $crate::nn::Members<'a>) {
-                $($crate::module!(@member list (&self.$field) $field $($value)?);)*
-            }
+        $crate::module!(@functions $name
+            {
+                fn members<'a>(&'a self, list: &mut $crate::nn::Members<'a>) {
+                    $($crate::module!(@member list (&self.$field) $field $($value)?);)*
+                }
 
-            fn members_mut<'a>(&'a mut self, list: &mut $crate::nn::MembersMut<'a>) {
-                $($crate::module!(@member list (&mut self.$field) $field $($value)?);)*
+                fn members_mut<'a>(&'a mut self, list: &mut $crate::nn::MembersMut<'a>) {
+                    $($crate::module!(@member list (&mut self.$field) $field $($value)?);)*
+                }
             }
-
-            $($rest)*
-        }
+            {}
+            $($rest)*);
     };
 }

@@ -20,7 +20,7 @@ use super::{Members, MembersMut, Module, Scope};
 /// assert_eq!(blocks.named_parameters()[5].0, "2.bias");
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ModuleList<M>(Vec<M>);
 
 impl<M: Module> ModuleList<M> {

@@ -18,7 +18,7 @@ pub(super) struct Made {
     /// The tensor's id.
     id: usize,
     path: String,
-    /// Whether a module lists it among its members.
+    /// Whether a module lists the tensor among its members.
     listed: AtomicBool,
     /// If several ranks share a parameter: which part of it this is.
     part: OnceLock<Part>,

@@ -129,7 +129,7 @@ impl<'a> MembersMut<'a> {
     }
 }
 
-/// A module that can be cloned; clones share parameters. Every module that is `Clone` is one.
+/// A module that can be cloned; clones share parameters. Every module that is `Clone` is a layer.
 ///
 /// ```
 /// use plimsoll::nn::{Layer, Linear, Module, Scope};

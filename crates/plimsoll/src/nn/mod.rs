@@ -13,7 +13,7 @@ mod definition;
 mod dropout;
 mod embedding;
 mod functional_call;
-mod init;
+pub mod init;
 mod instance_norm;
 mod linear;
 mod list;
@@ -29,6 +29,7 @@ mod norm;
 mod pad;
 mod parallel_linear;
 mod parameter;
+mod parameter_vector;
 mod per_channel;
 mod pool;
 mod recurrent;
@@ -52,6 +53,7 @@ pub use activation::{
     LogSoftmax, Mish, PReLU, ReLU, ReLU6, SELU, SiLU, Sigmoid, Softmax, Softmin, Softplus, Softshrink,
     Softsign, Tanh, Tanhshrink, Threshold,
 };
+pub(crate) use batch_norm::cumulative;
 pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormConfig};
 pub use conv::{
     Conv, Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, Conv3d, Conv3dConfig, ConvConfig, ConvTranspose,
@@ -66,15 +68,16 @@ pub use instance_norm::{InstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNo
 pub use linear::Linear;
 pub use list::ModuleList;
 pub use losses::{
-    BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, NLLLoss,
-    SmoothL1Loss,
+    BCELoss, BCEWithLogitsLoss, CTCLoss, CosineEmbeddingLoss, CrossEntropyLoss, GaussianNLLLoss,
+    HingeEmbeddingLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, MarginRankingLoss, MultiMarginLoss, NLLLoss,
+    PoissonNLLLoss, SmoothL1Loss, SoftMarginLoss, TripletMarginLoss,
 };
 pub(crate) use made::{check_current, check_listed, check_whole, part_of};
 pub use member::{IsMember, Layer, Member, MemberMut, Members, MembersMut};
 #[doc(hidden)]
 pub use member::{Replacement, field_name};
 pub use mode::Mode;
-pub(crate) use modes::Evaluating;
+pub(crate) use modes::Modes;
 pub use module::Module;
 pub(crate) use module::replace;
 pub use module_hooks::{ModuleHookHandle, ModuleHooks};
@@ -83,6 +86,7 @@ pub use norm::{GroupNorm, LayerNorm, LocalResponseNorm, RmsNorm};
 pub use pad::Pad;
 pub use parallel_linear::{ColumnParallelLinear, RowParallelLinear};
 pub use parameter::{Buffer, Parameter};
+pub use parameter_vector::{parameters_to_vector, vector_to_parameters};
 pub use pool::{
     AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool,
     AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d, AvgPool, AvgPool1d, AvgPool2d, AvgPool3d,

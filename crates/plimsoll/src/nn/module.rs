@@ -398,7 +398,7 @@ fn apply(module: &mut dyn Module, f: &mut dyn FnMut(&mut dyn Module) -> Result<(
 }
 
 /// The module itself, or the one that it merely wraps.
-fn innermost(module: &dyn Module) -> &dyn Module {
+pub(super) fn innermost(module: &dyn Module) -> &dyn Module {
     module.inner().map_or(module, innermost)
 }
 

@@ -114,7 +114,7 @@ impl ModuleHooks {
         });
         let backward: Arc<[BackwardHook]> = backward.collect();
         let watched = !backward.is_empty() && is_grad_enabled();
-        // A view has a gradient of its own: only what flows through this layer.
+        // A view has its own gradient: only the part that flows through this layer.
         if watched && x.requires_grad() {
             x = x.view_as(&x)?;
         }

@@ -54,7 +54,7 @@ impl ColumnParallelLinear {
         ColumnParallelLinear::with_init(scope, inputs, outputs, init, Some(init))
     }
 
-    /// The same, with these initial values for the weight and, if there is one, the bias.
+    /// Like `new`, with these initial values for the weight and, if there is one, the bias.
     pub(crate) fn with_init(
         scope: &Scope,
         inputs: usize,
@@ -123,7 +123,7 @@ impl RowParallelLinear {
         RowParallelLinear::with_init(scope, inputs, outputs, init, Some(init))
     }
 
-    /// The same, with these initial values for the weight and, if there is one, the bias.
+    /// Like `new`, with these initial values for the weight and, if there is one, the bias.
     pub(crate) fn with_init(
         scope: &Scope,
         inputs: usize,

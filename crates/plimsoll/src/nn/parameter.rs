@@ -42,7 +42,7 @@ impl Parameter {
         Parameter::made(tensor, &tensor.label(), None)
     }
 
-    /// The same, as a parameter of a model under construction.
+    /// Like [`Parameter::new`], as a parameter of a model under construction.
     pub(super) fn made(tensor: &Tensor, path: &str, model: Option<&Arc<Model>>) -> Result<Parameter> {
         let tensor = tensor.requires_grad_(true)?;
         tensor.set_owner(Category::Parameter, label_of(&tensor));
@@ -83,6 +83,20 @@ impl Parameter {
 impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Parameter").field(&self.tensor).finish()
+    }
+}
+
+/// The values, as PyTorch prints them:
+///
+/// ```
+/// use plimsoll::nn::{Init, Scope};
+/// let gamma = Scope::new(&plimsoll::Device::cpu(), 1).parameter("gamma", &[2], Init::Ones)?;
+/// assert_eq!(gamma.to_string(), "Parameter containing:\ntensor([1., 1.], requires_grad=True)");
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Parameter containing:\n{}", self.tensor)
     }
 }
 
@@ -137,7 +151,7 @@ impl Buffer {
         self
     }
 
-    /// Whether state dicts include it.
+    /// Whether state dicts include the buffer.
     pub fn is_persistent(&self) -> bool {
         self.persistent
     }
@@ -154,6 +168,13 @@ impl Buffer {
 
     pub(super) fn replace(&mut self, tensor: Tensor) {
         self.tensor = tensor;
+    }
+}
+
+/// The values, like those of a tensor.
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.tensor, f)
     }
 }
 

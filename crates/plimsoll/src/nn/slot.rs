@@ -67,6 +67,14 @@ impl<M: Layer> Slot<M> {
         }
     }
 
+    /// Like [`Slot::plain`], mutable, for an option of a model that changes its layers; also with hooks.
+    pub(crate) fn own_mut(&mut self) -> Option<&mut M> {
+        match &mut self.layer {
+            Held::Own(layer) => Some(layer),
+            Held::Other(_) => None,
+        }
+    }
+
     /// Like [`Slot::plain`], for a model that can only use the layer itself.
     pub(crate) fn want_plain(&self, op: &'static str) -> Result<&M> {
         self.plain().ok_or_else(|| {

@@ -210,7 +210,7 @@ impl Part {
         }
     }
 
-    /// Whether it consists of consecutive, complete rows.
+    /// Whether the part consists of consecutive, complete rows.
     pub(crate) fn is_rows(&self) -> bool {
         self.cut.dim() == 0 && self.rows().len() == 1
     }

@@ -44,7 +44,7 @@ pub(super) fn members_of<'a>(layer: &'a impl Module, list: &mut Members<'a>, ori
     list.0.extend(weight.into_iter().map(|(_, member): (_, Member<'a>)| (original.into(), member)));
 }
 
-/// The same, mutable.
+/// Like [`members_of`], mutable.
 pub(super) fn members_mut_of<'a>(
     layer: &'a mut impl Module,
     list: &mut MembersMut<'a>,

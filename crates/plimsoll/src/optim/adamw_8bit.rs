@@ -30,8 +30,9 @@ impl Default for AdamW8bitOptions {
 }
 
 /// AdamW with both moments in 8 bits: 2.03 bytes of state for each element of a parameter instead of 8. Like
-/// `bitsandbytes.optim.AdamW8bit`: blocks of 256 elements have a common largest size, and an element the index of the nearest
-/// fraction of it in a map of 256. Blocks are of a parameter's elements in row-major order.
+/// `bitsandbytes.optim.AdamW8bit`: each block of 256 elements stores its largest magnitude, and each element stores the
+/// index of the nearest fraction of it in a map of 256 values. Blocks consist of consecutive elements of the parameter
+/// in row-major order.
 ///
 /// State dicts have the names and values of bitsandbytes (`state1`, `qmap1`, `absmax1`, …), so each loads the other's:
 /// [`PtFile::optimizer_state`](crate::serialize::PtFile::optimizer_state) reads a file of `torch.save`. A parameter in 16 bits is

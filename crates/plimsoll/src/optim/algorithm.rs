@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// The options of an optimizer, with the state and the update rule that follow from them. Options serialize under PyTorch's
-/// names. [`OptimizerOf`](super::OptimizerOf) of them has the rest: groups, state, master weights, state dicts, and steps in captured
-/// graphs and of sharded parameters.
+/// names. [`OptimizerOf`](super::OptimizerOf) of them provides the rest: groups, state, master weights, state dicts,
+/// and steps in captured graphs and of sharded parameters.
 ///
 /// ```
 /// use plimsoll::optim::{Algorithm, Optimizer, OptimizerOf, StateTensor, Updating};
@@ -124,7 +124,7 @@ pub trait Algorithm: Clone + Debug + Default + Send + Sync + Serialize + Deseria
     /// not recorded. An algorithm with a [`Algorithm::rule`] needs none.
     ///
     /// # Errors
-    /// The errors of its operations. The parameters before this one have then taken the step.
+    /// The errors of its operations. On an error, the parameters before this one have already taken the step.
     fn update(&self, at: &Updating<'_>) -> Result<Tensor> {
         let _ = at;
         Err(Error::argument(Self::NAME, "the algorithm has neither a rule nor an update"))
@@ -170,7 +170,8 @@ impl<'a> Updating<'a> {
 }
 
 impl Updating<'_> {
-    /// The gradient, and the multiple of the parameter by which it shrinks in addition to the step: one of the two has the decay.
+    /// The gradient, and the multiple of the parameter by which it shrinks in addition to the step: one of the two
+    /// includes the decay.
     pub(super) fn decayed(&self, weight_decay: f64, is_decoupled: bool) -> Result<(Tensor, f64)> {
         match is_decoupled {
             true => Ok((self.grad.clone(), weight_decay)),
@@ -214,7 +215,7 @@ pub(super) use scheduled;
 /// A state tensor of a parameter, kept between steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateTensor {
-    /// PyTorch's name for it.
+    /// PyTorch's name for the state.
     pub name: &'static str,
     /// Its sizes.
     pub shape: Vec<usize>,
@@ -293,13 +294,13 @@ fn accepts<O: Algorithm>(name: &str, value: &Value) -> bool {
     serde_json::from_value::<O>(Value::Object(all)).is_ok()
 }
 
-/// Takes a gradient into the running means of Adam: of the gradients, and of their squares.
+/// Updates the running means of Adam (of the gradients, and of their squares) with a gradient.
 pub(super) fn update_means(grad: &Tensor, mean: &Tensor, square: &Tensor, betas: (f64, f64)) -> Result<()> {
     mean.lerp_scalar_(grad, 1.0 - betas.0)?;
     update_square(grad, square, betas.1)
 }
 
-/// Takes a tensor into a running mean of squares. The square itself, which may overflow in 16 bits, is never rounded.
+/// Updates a running mean of squares with a tensor. The square itself, which may overflow in 16 bits, is never rounded.
 pub(super) fn update_square(tensor: &Tensor, square: &Tensor, beta: f64) -> Result<()> {
     square.mul_scalar_(beta)?;
     square.addcmul_(tensor, tensor, 1.0 - beta)

@@ -1,8 +1,11 @@
 //! The parameters of an optimizer: [`ParamGroup`]s, each with its own options, and the state of each parameter.
 
 use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
 
 use plimsoll_tensor::label::{self, Category, Span};
+use plimsoll_tensor::offload::OffloadQueue;
 use plimsoll_tensor::op::{Rule, Slot, optimizer_step, optimizer_step_rounded};
 use plimsoll_tensor::{DType, Device, Error, GraphPool, Result, Tensor};
 
@@ -21,6 +24,8 @@ pub struct ParamGroup<O> {
     pub(super) master_weights: bool,
     /// Set if `bfloat16` parameters are rounded stochastically.
     pub(super) rounding: Option<Rounding>,
+    /// Set if state waits on the host between steps.
+    pub(super) offload: Option<Arc<OffloadQueue>>,
     pub(super) initial_lr: Option<f64>,
     /// What the updates of an algorithm without a kernel read.
     pub(super) numbers: Numbers,
@@ -52,6 +57,9 @@ impl State {
 /// The 32-bit master copy of a 16-bit parameter.
 pub(super) const MASTER: &str = "master_weight";
 
+/// If state waits on the host, a step updates parameters of this many bytes at a time.
+const TURN_BYTES: u64 = 64 << 20;
+
 /// A newly allocated state tensor: the parameter's number, the tensor's name, and the tensor.
 pub(super) type Fresh = (usize, &'static str, Tensor);
 
@@ -64,6 +72,7 @@ impl<O: Algorithm> ParamGroup<O> {
             states,
             master_weights: false,
             rounding: None,
+            offload: None,
             initial_lr: None,
             numbers: Numbers::default(),
         }
@@ -90,10 +99,46 @@ impl<O: Algorithm> ParamGroup<O> {
         &self.parameters
     }
 
-    /// Allocates the missing state of all parameters that have a gradient, or nothing on an error.
-    pub(super) fn missing(&self) -> Result<Vec<Fresh>> {
+    /// Takes a step with state that waits on the host: some parameters at a time, so that only their state is on the device.
+    ///
+    /// # Errors
+    /// Sharded parameters. The errors of a step: the parameters before the failing one have been stepped.
+    pub(super) fn step_in_turns(&mut self, queue: &OffloadQueue) -> Result<()> {
+        if let Some(parameter) = self.parameters.iter().find(|parameter| parameter.is_shard()) {
+            let message = format!(
+                "{} is sharded, and the state of sharded parameters cannot wait on the host: shard it instead, with `Shard::OptimizerState`",
+                parameter.label()
+            );
+            return Err(Error::argument(O::NAME, message));
+        }
+        let mut begin = 0;
+        while begin < self.parameters.len() {
+            let mut bytes = 0;
+            let end = self.parameters[begin..].iter().take_while(|parameter| {
+                let is_first = bytes == 0;
+                bytes += (parameter.numel() * parameter.dtype().size()) as u64;
+                is_first || bytes <= TURN_BYTES
+            });
+            let turn = begin..begin + end.count();
+            begin = turn.end;
+            let fresh = self.missing(turn.clone())?;
+            let with_grad = |at: &usize| self.parameters[*at].grad().is_some();
+            let known = turn.clone().filter(with_grad).flat_map(|at| &self.states[at].tensors);
+            let tensors: Vec<Tensor> = known
+                .map(|(_, tensor)| tensor)
+                .chain(fresh.iter().map(|(.., tensor)| tensor))
+                .cloned()
+                .collect();
+            queue.during(&tensors.iter().collect::<Vec<_>>(), || self.step(turn, &fresh))?;
+        }
+        Ok(())
+    }
+
+    /// Allocates the missing state of the parameters of this range that have a gradient. On an error, allocates nothing.
+    pub(super) fn missing(&self, of: Range<usize>) -> Result<Vec<Fresh>> {
         let (mut fresh, mut memory) = (Vec::new(), StateMemory::default());
-        for (i, (parameter, state)) in self.parameters.iter().zip(&self.states).enumerate() {
+        for i in of {
+            let (parameter, state) = (&self.parameters[i], &self.states[i]);
             if parameter.grad().is_none() {
                 continue;
             }
@@ -113,10 +158,11 @@ impl<O: Algorithm> ParamGroup<O> {
         Ok(fresh)
     }
 
-    /// Steps every parameter that has a gradient.
-    pub(super) fn step(&mut self, fresh: &[Fresh]) -> Result<()> {
+    /// Updates the parameters of this range that have a gradient.
+    pub(super) fn step(&mut self, of: Range<usize>, fresh: &[Fresh]) -> Result<()> {
         let mut work = Vec::new();
-        for (at, (parameter, state)) in self.parameters.iter().zip(&self.states).enumerate() {
+        for at in of {
+            let (parameter, state) = (&self.parameters[at], &self.states[at]);
             let Some(grad) = parameter.grad() else { continue };
             let is_new = fresh.binary_search_by_key(&at, |(i, ..)| *i).is_ok();
             let new = |name| fresh.iter().find(|(i, n, _)| (*i, *n) == (at, name)).map(|(.., tensor)| tensor);
@@ -189,7 +235,7 @@ thread_local! {
     static POOL: RefCell<Option<GraphPool>> = const { RefCell::new(None) };
 }
 
-/// Runs `f`. If it allocates state of optimizers on the device of this pool, it does so from the pool.
+/// Runs `f`. If this thread allocates optimizer state on the device of this pool, it allocates from the pool.
 pub(crate) fn with_state_pool<T>(pool: &GraphPool, f: impl FnOnce() -> T) -> T {
     struct Restore(Option<GraphPool>);
     impl Drop for Restore {
@@ -201,8 +247,8 @@ pub(crate) fn with_state_pool<T>(pool: &GraphPool, f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Allocates state. The rows of a sharded unit get one allocation for each kind of state, in which state lies as the rows do in
-/// theirs, so all ranks request the same memory.
+/// Allocates state. The rows of a sharded unit share one allocation for each kind of state, with the same layout as the
+/// rows themselves, so all ranks request the same memory.
 #[derive(Default)]
 pub(super) struct StateMemory {
     /// The state of a unit: one of its parameters, the name and type of the state, the memory.

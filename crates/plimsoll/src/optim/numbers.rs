@@ -220,7 +220,7 @@ impl Numbers {
         }
         let steps: Vec<(usize, u64)> = captured.parameters.iter().map(|&at| (at, next(at))).collect();
         self.upload(options, parameters, &steps)?;
-        // Other options in between may have needed other memory.
+        // If the options changed in between, the step may have needed other memory.
         if !captured.rows.iter().all(|rows| self.tables.iter().any(|table| table.rows.is_same(rows))) {
             return Err(changed);
         }
@@ -234,7 +234,7 @@ fn kind(parameter: &Tensor) -> (Device, DType) {
     (parameter.device().clone(), dtype)
 }
 
-/// The options without the learning rate, which the numbers have.
+/// The options without the learning rate, which is one of the numbers.
 fn comparable<O: Algorithm>(options: &O) -> Value {
     let mut options = options.clone();
     options.set_lr(0.0);

@@ -28,8 +28,8 @@ impl Default for RAdamOptions {
     }
 }
 
-/// RAdam: Adam that begins with steps of the mean alone, until the variance of the mean square is small enough. Like
-/// `torch.optim.RAdam`.
+/// RAdam: Adam that begins with steps by the running mean alone, until the variance of the mean square is small enough.
+/// Like `torch.optim.RAdam`.
 ///
 /// ```
 /// use plimsoll::optim::{RAdam, RAdamOptions, Optimizer};
@@ -52,8 +52,9 @@ impl Algorithm for RAdamOptions {
         vec![StateTensor::zeros("exp_avg", shape), StateTensor::zeros("exp_avg_sq", shape)]
     }
 
-    /// The learning rate, and the factors of a step by the mean alone and of an adaptive one, of which one is 0. The last number
-    /// is added to the root of the mean square: 1 in a step by the mean alone, which so never divides by 0.
+    /// The learning rate, the factor of a step by the mean alone, and the factor of an adaptive step; one of the two
+    /// factors is 0. The last number is added to the root of the mean square: it is 1 in a step by the mean alone,
+    /// which therefore never divides by 0.
     fn numbers(&self, step: u64) -> Vec<f64> {
         let (step, (beta1, beta2)) = (step as f64, self.betas);
         let (of_mean, of_square) = (1.0 - beta1.powf(step), 1.0 - beta2.powf(step));

@@ -35,7 +35,7 @@ pub struct OptimizerState {
 /// The state of one parameter.
 #[derive(Clone, Debug, Default)]
 pub struct ParamState {
-    /// The number of steps it has taken, if the algorithm counts them.
+    /// The number of steps the parameter has taken, if the algorithm counts them.
     pub step: Option<u64>,
     /// The tensors, by PyTorch's names.
     pub tensors: BTreeMap<String, Tensor>,

@@ -1,8 +1,8 @@
-//! Averages of a model's parameters over training: [`AveragedModel`]. Like `torch.optim.swa_utils`.
+//! Averages of a model's parameters over training: [`AveragedModel`], [`update_bn`]. Like `torch.optim.swa_utils`.
 
 use plimsoll_tensor::{DType, Error, Result, Tensor, no_grad};
 
-use crate::nn::{Module, functional_call};
+use crate::nn::{Modes, Module, cumulative, functional_call};
 use crate::state_dict::{IncompatibleKeys, SerializeError, StateDict, Strict, TensorSource, load_into};
 
 /// How an [`AveragedModel`] averages.
@@ -74,7 +74,7 @@ impl AveragedModel {
         Ok(AveragedModel { averaging, parameters, buffers, saved, n_averaged: 0 })
     }
 
-    /// Takes the model's parameters into the averages, and copies its buffers.
+    /// Adds the model's parameters to the averages, and copies its buffers.
     ///
     /// # Errors
     /// A model with other names or shapes.
@@ -141,6 +141,47 @@ impl AveragedModel {
         }
         Ok(keys)
     }
+}
+
+/// Recomputes the running statistics of all batch normalizations, as means over these batches: with averaged parameters, those from training
+/// are wrong. `forward` runs the model in training mode on a batch, without a graph. Like `torch.optim.swa_utils.update_bn`.
+///
+/// ```
+/// use plimsoll::nn::{BatchNorm1d, Module, Scope};
+/// use plimsoll::optim::swa_utils::update_bn;
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let norm = BatchNorm1d::new(&Scope::new(&device, 1), 1)?;
+/// let batches = [[1.0f32, 3.0], [5.0, 7.0]].map(|batch| Tensor::from_slice(&batch, &[2, 1], &device));
+/// update_bn(&norm, batches, |norm, batch| norm.forward(&batch?))?;
+/// let (_, mean) = &norm.named_buffers()[0];
+/// assert_eq!(mean.to_vec::<f32>()?, [4.0]); // the mean of 2 and 6
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+///
+/// With averages: `average.with(&mut model, |model| update_bn(model, batches, forward))`.
+///
+/// # Errors
+/// The errors of `forward`, after which the statistics are those of the batches before; out of memory.
+pub fn update_bn<M: Module, B, T>(
+    model: &M,
+    batches: impl IntoIterator<Item = B>,
+    mut forward: impl FnMut(&M, B) -> Result<T>,
+) -> Result<()> {
+    let modules = model.named_modules();
+    let whole = (String::new(), model as &dyn Module);
+    let norms = modules.iter().chain([&whole]).filter(|(_, module)| module.kind().starts_with("BatchNorm"));
+    let buffers: Vec<(String, Tensor)> = norms.flat_map(|(_, norm)| norm.named_buffers()).collect();
+    no_grad(|| {
+        for (name, buffer) in &buffers {
+            buffer.fill_(if name == "running_var" { 1.0 } else { 0.0 })?;
+        }
+        if buffers.is_empty() {
+            return Ok(());
+        }
+        let _training = Modes::set(model, true);
+        batches.into_iter().try_for_each(|batch| cumulative(|| forward(model, batch)).map(drop))
+    })
 }
 
 /// # Errors

@@ -13,7 +13,7 @@ const NAME: &str = "Reproducible";
 
 /// Requests gradients that are bit-identical on any number of ranks that divides `lanes`, including a single rank.
 ///
-/// A batch is divided into lanes of equal size. Each is a pass of its own, with its own random numbers; a rank runs
+/// A batch is divided into lanes of equal size. Each lane is a separate pass, with its own random numbers; a rank runs
 /// `lanes / N` of them. Gradients are summed in a balanced tree over the lanes, in 32 bits or more. Given the same data
 /// for each lane, and GPUs of one model, training on 1, 2, 4 or 8 ranks then ends with bit-identical parameters.
 ///
@@ -81,7 +81,7 @@ impl Reproducible {
     }
 
     /// Runs `f` once for each lane of this rank, with that lane's random numbers. All ranks must have seeded `device`
-    /// with the same value. Afterwards, the device's generator has advanced as far as those of the lanes, which must
+    /// with the same value. Afterwards, the device's generator has advanced as far as the lanes' generators, which must
     /// all draw equally often.
     ///
     /// # Errors

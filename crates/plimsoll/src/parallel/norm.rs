@@ -45,7 +45,7 @@ pub(super) enum Place<'a> {
     Here,
     /// On the ranks of a group, whose other ranks have other rows or parts.
     Group(&'a ProcessGroup),
-    /// The same, in memory that they share.
+    /// Like `Group`, but the ranks add up their sums in shared memory.
     Shared(&'a SharedSums),
 }
 
@@ -131,7 +131,7 @@ impl RowSums {
         self.add_if(true, full_shape, first, grad);
     }
 
-    /// The same. If `counts` is false, another rank has the same gradient.
+    /// Like [`RowSums::add`]. If `counts` is false, another rank has the same gradient.
     fn add_if(&mut self, counts: bool, full_shape: &[usize], first: usize, grad: Option<Tensor>) {
         let (row_len, rows) = (row_len(full_shape), full_shape.first().copied().unwrap_or(1));
         self.want_memory(rows, row_len);

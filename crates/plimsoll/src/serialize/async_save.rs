@@ -1,4 +1,4 @@
-//! Saving on a thread, beside training: [`AsyncSave`].
+//! Saving on a thread while training continues: [`AsyncSave`].
 
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ impl AsyncSave {
     }
 }
 
-/// Runs what nothing has run before.
+/// Runs the function, which must not have run before.
 fn run_once<F: FnOnce() -> Outcome>(save: &Mutex<Option<F>>) -> Outcome {
     let save = save.lock().unwrap_or_else(PoisonError::into_inner).take();
     save.map_or_else(|| unreachable!("a thread that ran was not refused"), |save| save())

@@ -203,7 +203,7 @@ pub(super) fn save_as<'a>(
     write_as(tensors.into_iter(), texts, path)?.replace_target()
 }
 
-/// The same, without replacing the target file yet.
+/// Like [`save_as`], but does not replace the target file yet.
 pub(super) fn write_as<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
     texts: BTreeMap<String, String>,

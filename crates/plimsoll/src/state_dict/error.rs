@@ -48,7 +48,7 @@ pub enum SerializeError {
     InUse {
         /// The folder.
         folder: PathBuf,
-        /// The process that uses it.
+        /// The process that uses the folder.
         by: String,
     },
     /// The ranks that save together do not share the folder.

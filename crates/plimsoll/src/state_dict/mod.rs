@@ -25,8 +25,8 @@ pub trait TensorSource {
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError>;
 
     /// Some rows of a tensor, on a device: those with these indices in its first dimension. A tensor without dimensions is one row.
-    /// The shape of the result is that of the tensor, with their number as its first size. Safetensors files read only these rows,
-    /// if their checksums allow it.
+    /// The shape of the result is that of the tensor, with the number of rows as its first size. Safetensors files read
+    /// only these rows, if their checksums allow it.
     ///
     /// # Errors
     /// If the tensor does not have these rows; otherwise as for [`TensorSource::tensor`].

@@ -14,7 +14,7 @@ use super::{Options, Trainer};
 use crate::CapturedStep;
 use crate::data::DataLoader;
 use crate::memory::Report;
-use crate::nn::{Evaluating, Module};
+use crate::nn::{Modes, Module};
 use crate::optim::lr_scheduler::{Better, Curve, Scheduler};
 use crate::optim::{Optimizer, clip_grad_norm_};
 
@@ -178,7 +178,7 @@ impl<'a> Fit<'a> {
             let is_due = self.options.save_every.is_some_and(|every| self.state.steps.is_multiple_of(every));
             self.state.loader = Some(state);
             if is_due {
-                // Sums continue from the same bits, whether the training resumes from here or not.
+                // The sums have the same bits, whether the training resumes from here or not.
                 self.count(&losses)?;
                 losses = Means::default();
                 self.save()?;
@@ -250,7 +250,7 @@ impl<'a> Fit<'a> {
     /// The metrics of the validation, if there is one and the device has values.
     fn validate(&mut self) -> std::result::Result<Vec<(String, f64)>, TrainError> {
         let Some((batches, evaluate)) = &mut self.options.validation else { return Ok(Vec::new()) };
-        let _evaluating = Evaluating::new(self.model);
+        let _evaluating = Modes::set(self.model, false);
         let mut means = Means::default();
         for batch in batches.epoch(0) {
             let batch = batch?;
@@ -293,7 +293,7 @@ impl<'a> Fit<'a> {
         if let Some(on_epoch) = &mut self.options.on_epoch {
             on_epoch(&ended);
         }
-        // A metric that does not exist loses no epoch.
+        // A missing metric is an error, but only after the epoch was saved.
         is_best.map(drop)
     }
 

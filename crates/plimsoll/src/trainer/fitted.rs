@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::memory::Report;
 
-/// How far an epoch is. Displays as one line.
+/// The progress of an epoch. Displays as one line.
 ///
 /// ```
 /// use plimsoll::Progress;
@@ -30,7 +30,7 @@ pub struct Progress {
     pub loss: Option<f64>,
     /// Samples per second, since the training began or resumed.
     pub samples_per_second: f64,
-    /// Bytes that tensors have.
+    /// Bytes that tensors use.
     pub allocated_bytes: u64,
     /// The most bytes that the device had reserved.
     pub peak_reserved_bytes: u64,
@@ -63,9 +63,9 @@ pub struct EpochMetrics {
     /// The mean training loss (`loss`), then the metrics of the validation (`val_` and their names). Empty on a device without
     /// values.
     pub metrics: Vec<(String, f64)>,
-    /// Whether it is the best epoch so far.
+    /// Whether this is the best epoch so far.
     pub is_best: bool,
-    /// The time it took in this process, with validation.
+    /// The time that the epoch took in this process, with validation.
     pub elapsed: Duration,
 }
 
@@ -115,7 +115,7 @@ pub struct Fitted {
     pub epochs: Vec<EpochMetrics>,
     /// The number of steps in all epochs.
     pub steps: u64,
-    /// Whether it ended early because no epoch was better.
+    /// Whether training ended early because no epoch was better.
     pub stopped_early: bool,
     /// The time in this process.
     pub elapsed: Duration,

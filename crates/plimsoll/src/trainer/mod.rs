@@ -1,4 +1,5 @@
-//! The usual training loop: [`Trainer`]. A loop of one's own needs nothing from here, except perhaps [`backward_in_parts`].
+//! The usual training loop: [`Trainer`]. If you write your own loop, you need nothing from here, except perhaps
+//! [`backward_in_parts`].
 //!
 //! | file | contents |
 //! |---|---|
@@ -32,10 +33,11 @@ use crate::optim::lr_scheduler::{Better, Curve};
 /// Trains a model for some epochs, with validation, checkpoints, early stopping and a memory limit, and accounts for the memory
 /// at the end. The model computes on the device of its parameters. One process trains; for several ranks, write the loop yourself.
 ///
-/// Layers keep their modes: one that the program has set to evaluation, such as a frozen batch normalization, stays so. New layers
-/// train; call [`train`](Module::train) first if the model has been evaluated. The device's peaks are reset at the beginning.
+/// Layers keep their modes: a layer that the program has set to evaluation mode, such as a frozen batch normalization,
+/// stays in that mode. New layers are in training mode; call [`train`](Module::train) first if the model has been
+/// evaluated. The device's peaks are reset at the beginning.
 ///
-/// The trainer prints nothing. [`Trainer::on_progress`] and [`Trainer::on_epoch`] get what it would have to say, which can be
+/// The trainer prints nothing. [`Trainer::on_progress`] and [`Trainer::on_epoch`] receive the progress, which can be
 /// printed as it is.
 ///
 /// ```
@@ -168,7 +170,7 @@ impl<'a> Trainer<'a> {
 
     /// After each epoch, computes metrics over these batches, with the model in evaluation mode and without gradients. `evaluate`
     /// returns scalars by name, each a mean over the batch's samples; their means over all samples are called `val_` and the name.
-    /// A metric that only some batches have is a mean over the samples of those.
+    /// A metric that only some batches have is a mean over the samples of those batches.
     #[must_use]
     pub fn validate(
         mut self,

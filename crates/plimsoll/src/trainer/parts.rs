@@ -6,8 +6,8 @@ use plimsoll_tensor::{Error, Result, Tensor};
 /// at a time. Returns the loss of the batch, detached.
 ///
 /// `batch` has tensors with a row for each sample; `loss` gets the same rows of all, and computes a mean over them. Each part
-/// counts by its size, so gradients and loss are those of the whole batch up to rounding. Layers that look at the whole batch,
-/// such as batch normalization, see a part. A batch of fewer rows than `parts` has a part for each row.
+/// is weighted by its size, so gradients and loss are those of the whole batch up to rounding. Layers that look at the
+/// whole batch, such as batch normalization, see a part. A batch of fewer rows than `parts` has a part for each row.
 ///
 /// ```
 /// use plimsoll::{Device, Tensor, backward_in_parts};

@@ -33,7 +33,7 @@ pub(super) struct Saved {
     pub(super) state: State,
 }
 
-/// How far a training is, besides tensors.
+/// The progress of a training, without its tensors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     /// Steps so far.

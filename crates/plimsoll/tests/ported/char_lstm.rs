@@ -1,8 +1,8 @@
 //! An LSTM that predicts the next character of sequences of several lengths.
 
-use plimsoll::nn::{Embedding, LSTM, LayerNorm, Linear, Module, PackedSequence, RecurrentOptions, Scope};
-use plimsoll::optim::{Adam, AdamOptions, Optimizer, clip_grad_norm_};
-use plimsoll::{CrossEntropyOptions, Result, Tensor, module};
+use plimsoll::nn::{Embedding, LSTM, LayerNorm, Linear, PackedSequence, RecurrentOptions};
+use plimsoll::prelude::*;
+use plimsoll::{CrossEntropyOptions, Result};
 
 use super::fill;
 
@@ -13,10 +13,8 @@ module! {
         norm: LayerNorm = LayerNorm::new(s, hidden)?,
         head: Linear = Linear::new(s, hidden, vocab)?,
     }
-}
 
-impl CharLstm {
-    fn run(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Tensor)> {
+    fn forward(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Tensor)> {
         let packed = PackedSequence::pack_padded(&self.embed.forward(x)?, lengths, true)?;
         let (out, (h, _)) = self.lstm.forward_packed(&packed, None)?;
         let (out, _) = out.pad(true, 0.0, None)?;
@@ -40,7 +38,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         let x = Tensor::from_slice(&x, &[4, 10], &device)?;
         let (inputs, targets) = (x.narrow(1, 0, 9)?, x.narrow(1, 1, 9)?);
         optimizer.zero_grad();
-        let (logits, last) = model.run(&inputs, &lengths)?;
+        let (logits, last) = model.forward(&inputs, &lengths)?;
         let loss = logits.transpose(1, 2)?.cross_entropy_with(&targets, criterion)?;
         let loss = (&loss + (1e-2 * last.pow_scalar(2)?.mean()?)?)?;
         loss.backward()?;

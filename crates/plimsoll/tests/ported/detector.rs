@@ -1,10 +1,9 @@
 //! RetinaNet's head: one box and its classes for each position of a small image; focal loss, smooth L1 loss, anchors matched by
 //! overlap.
 
-use plimsoll::Reduction;
-use plimsoll::nn::{Conv2d, Module, ReLU, Scope, Sequential};
-use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{Result, Tensor, module};
+use plimsoll::Result;
+use plimsoll::nn::{Conv2d, ReLU};
+use plimsoll::prelude::*;
 
 use super::{fill, tensor};
 
@@ -43,9 +42,7 @@ module! {
         cls: Conv2d = Conv2d::new(s, 8, classes, 3)?.padding(1),
         r#box: Conv2d = Conv2d::new(s, 8, 4, 3)?.padding(1),
     }
-}
 
-impl Detector {
     fn run(&self, x: &Tensor) -> Result<[Tensor; 2]> {
         let x = self.stem.forward(x)?;
         let rows = |y: Tensor| {
@@ -66,7 +63,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
     optimizer.add_param_group(heads, options(0.05))?;
     let side = Tensor::arange(4, &device)?;
     let [y, x] = &Tensor::meshgrid(&[&side, &side])?[..] else { unreachable!() };
-    let centres = Tensor::stack(&[x, y], -1)?.reshape(&[-1, 2])?.to_dtype(plimsoll::DType::F32)?;
+    let centres = Tensor::stack(&[x, y], -1)?.reshape(&[-1, 2])?.to_dtype(DType::F32)?;
     let centres = ((&centres * 4.0)? + 2.0)?;
     let anchors = Tensor::cat(&[&(&centres - 3.0)?, &(&centres + 3.0)?], 1)?;
     let mut losses = Vec::new();

@@ -1,8 +1,8 @@
 //! A small U-Net that predicts the noise in images, with group normalization, attention, and a moving average of the weights.
 
-use plimsoll::nn::{Conv1d, Conv2d, GroupNorm, Linear, Module, Scope};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
-use plimsoll::{DType, InterpolateMode, ResizeTo, Result, Tensor, module, no_grad};
+use plimsoll::nn::{Conv1d, Conv2d, GroupNorm, Linear};
+use plimsoll::prelude::*;
+use plimsoll::{InterpolateMode, ResizeTo, Result};
 
 use super::{fill, tensor};
 
@@ -15,10 +15,8 @@ module! {
         conv2: Conv2d = Conv2d::new(s, outputs, outputs, 3)?.padding(1),
         skip: Option<Conv2d> = (inputs != outputs).then(|| Conv2d::new(s, inputs, outputs, 1)).transpose()?,
     }
-}
 
-impl ResBlock {
-    fn run(&self, x: &Tensor, t: &Tensor) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, t: &Tensor) -> Result<Tensor> {
         let h = self.conv1.forward(&self.norm1.forward(x)?.silu()?)?;
         let time = self.time.forward(&t.silu()?)?.unsqueeze(-1)?.unsqueeze(-1)?;
         let parts = time.chunk(2, 1)?;
@@ -64,9 +62,7 @@ module! {
         norm: GroupNorm = GroupNorm::new(s, 4, channels)?,
         last: Conv2d = Conv2d::new(s, channels, 3, 3)?.padding(1),
     }
-}
 
-impl UNet {
     fn embed(&self, t: &Tensor) -> Result<Tensor> {
         let half = self.width / 2;
         let steps = Tensor::arange(half, t.device())?.to_dtype(DType::F32)?;
@@ -75,14 +71,14 @@ impl UNet {
         Tensor::cat(&[&angles.sin()?, &angles.cos()?], -1)
     }
 
-    fn run(&self, x: &Tensor, t: &Tensor) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, t: &Tensor) -> Result<Tensor> {
         let t = self.time2.forward(&self.time1.forward(&self.embed(t)?)?.silu()?)?;
         let x = self.first.forward(x)?;
-        let skip = self.down.run(&x, &t)?;
-        let x = self.mid1.run(&self.pool.forward(&skip)?, &t)?;
-        let x = self.mid2.run(&self.attention.forward(&x)?, &t)?;
+        let skip = self.down.forward(&x, &t)?;
+        let x = self.mid1.forward(&self.pool.forward(&skip)?, &t)?;
+        let x = self.mid2.forward(&self.attention.forward(&x)?, &t)?;
         let x = x.interpolate(ResizeTo::Scale(&[2.0]), InterpolateMode::Nearest)?;
-        let x = self.up.run(&Tensor::cat(&[&x, &skip], 1)?, &t)?;
+        let x = self.up.forward(&Tensor::cat(&[&x, &skip], 1)?, &t)?;
         self.last.forward(&self.norm.forward(&x)?.silu()?)
     }
 }
@@ -102,7 +98,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         let t = Tensor::from_slice(&[step as i64 % 10, (3 * step as i64 + 4) % 10], &[2], &device)?;
         let a = alphas.index_select(0, &t)?.view(&[-1, 1, 1, 1])?;
         let noisy = ((a.sqrt()? * &x)? + ((1.0 - &a)?.sqrt()? * &target)?)?;
-        let loss = model.run(&noisy, &t)?.mse_loss(&target)?;
+        let loss = model.forward(&noisy, &t)?.mse_loss(&target)?;
         optimizer.zero_grad();
         loss.backward()?;
         clip_grad_norm_(&model.parameters(), 1.0, 2.0)?;

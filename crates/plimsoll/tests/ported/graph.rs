@@ -1,9 +1,8 @@
 //! Multi-head attention over the edges of graphs: softmax over a node's incoming edges, computed with scatter.
 
-use plimsoll::Reduction;
-use plimsoll::nn::{Init, Linear, Module, Parameter, Scope};
-use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Result, ScatterReduction, Tensor, module};
+use plimsoll::nn::Linear;
+use plimsoll::prelude::*;
+use plimsoll::{Result, ScatterReduction};
 
 use super::{fill, tensor};
 
@@ -16,10 +15,8 @@ module! {
         att_dst: Parameter = s.own_parameter(&[1, heads, outputs], Init::Normal(0.1))?,
         bias: Parameter = s.own_parameter(&[heads * outputs], Init::Normal(0.1))?,
     }
-}
 
-impl GraphAttention {
-    fn over(&self, x: &Tensor, [src, dst]: [&Tensor; 2]) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, [src, dst]: [&Tensor; 2]) -> Result<Tensor> {
         let nodes = x.shape()[0];
         let h = self.lin.forward(x)?.view(&[-1, self.heads as isize, self.outputs as isize])?;
         let part = |weight: &Tensor, ends: &Tensor| (&h * weight)?.sum_dims(&[-1])?.index(&[Some(ends)]);
@@ -44,12 +41,10 @@ module! {
         node: Linear = Linear::new(s, 8, 4)?,
         graph: Linear = Linear::new(s, 16, 3)?,
     }
-}
 
-impl GraphNet {
-    fn run(&self, x: &Tensor, edges: [&Tensor; 2], batch: &Tensor, graphs: usize) -> Result<[Tensor; 2]> {
-        let h = self.gat1.over(x, edges)?.elu(1.0)?;
-        let h = self.gat2.over(&h, edges)?.elu(1.0)?;
+    fn forward(&self, x: &Tensor, edges: [&Tensor; 2], batch: &Tensor, graphs: usize) -> Result<[Tensor; 2]> {
+        let h = self.gat1.forward(x, edges)?.elu(1.0)?;
+        let h = self.gat2.forward(&h, edges)?.elu(1.0)?;
         let index = batch.unsqueeze(1)?.expand_as(&h)?;
         let zeros = Tensor::zeros(&[graphs, h.shape()[1]], x.device())?;
         let mean = zeros.scatter_reduce(0, &index, &h, ScatterReduction::Mean, false)?;
@@ -79,7 +74,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         let node_target = (&here * &here)?.add_scalar(step as i64)?.remainder_scalar(4)?;
         let graph_target = Tensor::arange(3, &device)?;
         optimizer.zero_grad();
-        let [of_nodes, of_graphs] = model.run(&x, [&src, &dst], &batch, graphs)?;
+        let [of_nodes, of_graphs] = model.forward(&x, [&src, &dst], &batch, graphs)?;
         let picked = of_nodes.index(&[Some(&mask)])?.log_softmax(1)?;
         let of_nodes = picked.nll_loss(node_target.index(&[Some(&mask)])?, Reduction::Mean)?;
         let loss = (&of_nodes + of_graphs.cross_entropy(&graph_target)?)?;

@@ -3,9 +3,9 @@
 
 use plimsoll::amp::{GradScaler, GradScalerState};
 use plimsoll::autocast::autocast;
-use plimsoll::nn::{Conv2d, GroupNorm, Linear, Module, Scope};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
-use plimsoll::{CrossEntropyOptions, DType, MaxPool2dOptions, Result, Tensor, module};
+use plimsoll::nn::{Conv2d, GroupNorm, Linear};
+use plimsoll::prelude::*;
+use plimsoll::{CrossEntropyOptions, MaxPool2dOptions, Result};
 
 use super::{fill, tensor};
 

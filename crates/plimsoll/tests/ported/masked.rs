@@ -1,9 +1,9 @@
 //! A masked autoencoder: it sees a quarter of the patches and reconstructs the others.
 
-use plimsoll::nn::{Conv2d, Conv2dConfig, Init, LayerNorm, Linear, Module, Parameter, Scope};
-use plimsoll::optim::lr_scheduler::{OneCycleLr, Scheduler};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
-use plimsoll::{AttentionOptions, Result, Tensor, WindowOptions, module};
+use plimsoll::nn::{Conv2d, Conv2dConfig, LayerNorm, Linear};
+use plimsoll::optim::lr_scheduler::OneCycleLr;
+use plimsoll::prelude::*;
+use plimsoll::{AttentionOptions, Result, WindowOptions};
 
 use super::{fill, tensor};
 
@@ -17,9 +17,7 @@ module! {
         proj: Linear = Linear::new(s, width, width)?,
         head: Linear = Linear::new(s, width, 8)?,
     }
-}
 
-impl Masked {
     fn attend(&self, x: &Tensor) -> Result<Tensor> {
         let &[b, t, c] = x.shape() else { unreachable!() };
         let qkv = self.qkv.forward(&self.norm.forward(x)?)?.reshape(&[b, t, 3, 2, c / 2])?;
@@ -28,7 +26,7 @@ impl Masked {
         x + self.proj.forward(&seen.transpose(1, 2)?.reshape(&[b, t, c])?)?
     }
 
-    fn run(&self, images: &Tensor, noise: &Tensor) -> Result<Tensor> {
+    fn forward(&self, images: &Tensor, noise: &Tensor) -> Result<Tensor> {
         let x = (self.embed.forward(images)?.flatten(2, -1)?.transpose(1, 2)? + &self.position)?;
         let &[b, t, c] = x.shape() else { unreachable!() };
         let order = noise.argsort(1, false)?;
@@ -68,7 +66,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
     for step in 0..6 {
         optimizer.zero_grad();
         let (images, noise) = (tensor(step, &[2, 2, 8, 8], &device)?, tensor(step + 40, &[2, 16], &device)?);
-        let loss = model.run(&images, &noise)?;
+        let loss = model.forward(&images, &noise)?;
         loss.backward()?;
         optimizer.step()?;
         scheduler.step(&mut optimizer)?;

@@ -1,10 +1,10 @@
 //! Reads a line of text: an affine transform rectifies the image, convolutions and a bidirectional GRU predict a class for each
 //! column, and CTC aligns the classes with the labels.
 
-use plimsoll::Reduction;
-use plimsoll::nn::{Conv2d, GRU, Linear, Module, RecurrentOptions, Scope};
-use plimsoll::optim::{Optimizer, RmsProp, RmsPropOptions, clip_grad_norm_};
-use plimsoll::{GridPadding, GridSampleOptions, MaxPool2dOptions, Result, Tensor, module};
+use plimsoll::nn::{Conv2d, GRU, Linear, RecurrentOptions};
+use plimsoll::optim::{RmsProp, RmsPropOptions};
+use plimsoll::prelude::*;
+use plimsoll::{GridPadding, GridSampleOptions, MaxPool2dOptions, Result};
 
 use super::{fill, tensor};
 

@@ -1,9 +1,9 @@
 //! A Siamese network: pairs of images are close to each other if they have the same class.
 
-use plimsoll::nn::{BatchNorm2d, Conv2d, Linear, Module, Scope};
-use plimsoll::optim::lr_scheduler::{Scheduler, StepLr};
-use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{MaxPool2dOptions, Result, Tensor, module};
+use plimsoll::nn::{BatchNorm2d, Conv2d, Linear};
+use plimsoll::optim::lr_scheduler::StepLr;
+use plimsoll::prelude::*;
+use plimsoll::{MaxPool2dOptions, Result};
 
 use super::{fill, tensor};
 
@@ -15,9 +15,7 @@ module! {
         fc1: Linear = Linear::new(s, 8 * 4 * 4, 24)?,
         fc2: Linear = Linear::new(s, 24, 8)?,
     }
-}
 
-impl Siamese {
     fn embed(&self, x: &Tensor) -> Result<Tensor> {
         let two = MaxPool2dOptions::square(2);
         let x = self.conv1.forward(x)?.relu()?.max_pool2d(two)?;
@@ -26,7 +24,7 @@ impl Siamese {
         self.fc2.forward(&self.fc1.forward(&x)?.tanh()?)?.normalize(1)
     }
 
-    fn pair(&self, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
+    fn forward(&self, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
         Ok((self.embed(a)?, self.embed(b)?))
     }
 }
@@ -53,7 +51,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         let same = Tensor::from_slice(&same, &[6], &device)?;
         let b = same.view(&[6, 1, 1, 1])?.gt_scalar(0)?.where_cond((&a + (&b * 0.1)?)?, &b)?;
         optimizer.zero_grad();
-        let (a, b) = model.pair(&a, &b)?;
+        let (a, b) = model.forward(&a, &b)?;
         let loss = contrastive(&a, &b, &same, 0.5)?;
         loss.backward()?;
         optimizer.step()?;

@@ -1,12 +1,11 @@
 //! A GAN with the hinge loss: the discriminator's layers have spectral normalization, the generator's first layer has weight
 //! normalization, and the generator has a moving average of its weights.
 
+use plimsoll::Result;
 use plimsoll::nn::{
-    BatchNorm2d, Conv2d, ConvTranspose2d, ConvTransposeConfig, Linear, Module, Scope, SpectralNorm,
-    WeightNorm,
+    BatchNorm2d, Conv2d, ConvTranspose2d, ConvTransposeConfig, Linear, SpectralNorm, WeightNorm,
 };
-use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Result, Tensor, module, no_grad};
+use plimsoll::prelude::*;
 
 use super::{fill, tensor};
 

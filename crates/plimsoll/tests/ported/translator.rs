@@ -1,10 +1,11 @@
 //! A bidirectional GRU encodes a sentence; a GRU cell with attention decodes one, in some steps from its own previous output
 //! instead of the target.
 
-use plimsoll::nn::{Embedding, GRU, GRUCell, Linear, Module, RecurrentOptions, Scope};
-use plimsoll::optim::lr_scheduler::{LambdaLr, Scheduler};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_value_};
-use plimsoll::{CrossEntropyOptions, Result, Tensor, module};
+use plimsoll::nn::{Embedding, GRU, GRUCell, Linear, RecurrentOptions};
+use plimsoll::optim::clip_grad_value_;
+use plimsoll::optim::lr_scheduler::LambdaLr;
+use plimsoll::prelude::*;
+use plimsoll::{CrossEntropyOptions, Result};
 
 use super::fill;
 
@@ -19,10 +20,8 @@ module! {
         cell: GRUCell = GRUCell::new(s, width + 2 * hidden, hidden, true)?,
         out: Linear = Linear::new(s, 3 * hidden + width, vocab)?,
     }
-}
 
-impl Translator {
-    fn run(&self, source: &Tensor, target: &Tensor, teacher: &[bool]) -> Result<Tensor> {
+    fn forward(&self, source: &Tensor, target: &Tensor, teacher: &[bool]) -> Result<Tensor> {
         let (read, last) = self.encoder.forward(&self.embed.forward(source)?, None)?;
         let last = Tensor::cat(&[&last.select(0, 0)?, &last.select(0, 1)?], 1)?;
         let mut h = self.start.forward(&last)?.tanh()?;
@@ -61,7 +60,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         let target = sentence(6, &|b, i| (i < 6 - b).then_some(i * i + 2 * b))?;
         let teacher: Vec<bool> = (0..6).map(|t| (t + step) % 3 != 0).collect();
         optimizer.zero_grad();
-        let logits = model.run(&source, &target, &teacher)?;
+        let logits = model.forward(&source, &target, &teacher)?;
         let criterion = CrossEntropyOptions { ignore_index: 0, ..CrossEntropyOptions::default() };
         let words = target.slice(1, 1.., 1)?.reshape(&[-1])?;
         let loss = logits.reshape(&[-1, 14])?.cross_entropy_with(&words, criterion)?;

@@ -1,11 +1,9 @@
 //! A Wasserstein GAN with a gradient penalty, which needs the gradient of a gradient.
 
+use plimsoll::Result;
 use plimsoll::autograd::{GradOptions, grad};
-use plimsoll::nn::{
-    BatchNorm2d, Conv2d, ConvTranspose2d, ConvTransposeConfig, GroupNorm, Linear, Module, Scope,
-};
-use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Result, Tensor, module};
+use plimsoll::nn::{BatchNorm2d, Conv2d, ConvTranspose2d, ConvTransposeConfig, GroupNorm, Linear};
+use plimsoll::prelude::*;
 
 use super::{fill, tensor};
 

@@ -16,7 +16,7 @@ from .objects import is_a
 OFTEN = 8
 LEAST_PART = 100  # less than this part (1/100) of the allocated bytes is not reported
 LOOKS = 2  # the examined steps in which a tensor must be missing to count as gone
-UNUSED = 4  # `LOOKS` for the gradient of a parameter that is not frozen; it must also have existed in so many looks
+UNUSED = 4  # `LOOKS` for the gradient of a parameter that is not frozen; it must also have existed in this many looks
 NAMES = 3  # the maximum number of parameters to name
 STATE = "optimizer state"
 
@@ -83,8 +83,9 @@ class Falling:
             self.drop()
 
     def drop(self) -> None:
-        """Called when an optimizer has stepped and another one no longer exists. Its states are gone, except for as many
-        bytes as the states of other optimizers have: a program may create its optimizer again.
+        """Called when an optimizer has stepped and another one no longer exists. Its states count as gone, except for
+        as many bytes as the states of the other optimizers have, because the program may have created its optimizer
+        again.
         """
         gone = [kept for owner, kept in self.owners if owner() is None]
         self.owners = [it for it in self.owners if it[0]() is not None]

@@ -33,6 +33,7 @@ class Holder:
     text: str
     tensors: int
     bytes: int
+    left_bytes: int | None = None  # by how many bytes the holder will still grow, if it has a limit that is known
 
     def __str__(self) -> str:
         return self.text

@@ -11,7 +11,7 @@ import gc
 from typing import Any
 
 from ..allocator import rounded
-from .objects import MANY, class_dict, mro
+from .objects import MANY, class_dict, is_a, mro
 
 NODES = 50_000  # the maximum number of graph nodes to visit
 ELEMENTS = 500_000  # the maximum number of a container's elements to count
@@ -89,7 +89,7 @@ class Tensors:
                     found.add(id(it))
                     address, size = self.storage(it)
                     storages[address] = size
-                elif type(it) in MANY and id(it) not in seen:
+                elif is_a(it, *MANY) and id(it) not in seen:
                     seen.add(id(it))
                     left.append(it)
         return found, storages

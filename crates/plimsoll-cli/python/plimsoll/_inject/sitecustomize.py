@@ -1,9 +1,9 @@
 """The first code of ours that runs in every Python process of a program under `plimsoll predict` or `plimsoll run`.
 
-The program `plimsoll` unpacks this file into a private folder that comes first in PYTHONPATH. Next to it is the
-package PACKAGE, which contains the wheel's modules that a command needs, under a name that no installed package has. So
-the user's environment does not need the wheel. This file and its imports must be fast, because processes that never
-import PyTorch run them too.
+The program `plimsoll` unpacks this file into a private folder that comes first in PYTHONPATH. The package PACKAGE next
+to it contains the modules of the wheel that a command needs, under a name that no installed package has. So the user's
+environment does not need the wheel. This file and its imports must be fast, because processes that never import PyTorch
+run them too.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Finds code that an outer loop runs after the inner loop with the training steps: often the evaluation at the end of
-an epoch.
+"""Finds code that an outer loop runs after the inner loop with the training steps, often the evaluation at the end of
+an epoch; and code that it runs before the inner loop in the next round, if this code may keep something.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ from types import FrameType
 from typing import Any
 
 from .lengths import around, counter, length_of
+from .names import HOLDS
+from .source import last_name
+
+KEEPS = HOLDS | {"add", "push", "store", "remember"}
 
 
 class Behind:
@@ -59,10 +63,14 @@ class Behind:
 
 def behind(loops: list[tuple[FrameType, Any]]) -> Iterator[tuple[FrameType, Any, list[Any]]]:
     """For each of these loops except the first, which is the training loop: the loop's frame, the loop, and the
-    statements of its body that follow the statement that is running.
+    statements of its body that follow the statement that is running. Then, in the same form, the statements ahead of it,
+    if they may keep something: each round adds to it, as when an agent collects experience before it trains.
     """
     for frame, loop in loops[1:]:
         line = frame.f_lineno
         rest = [it for it in loop.body if it.lineno > line]
         if rest:
             yield frame, loop, rest
+        ahead = [it for it in loop.body if (it.end_lineno or it.lineno) < line]
+        if any(isinstance(it, ast.Call) and last_name(it.func) in KEEPS for one in ahead for it in ast.walk(one)):
+            yield frame, loop, ahead

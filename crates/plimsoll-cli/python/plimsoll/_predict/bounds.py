@@ -16,11 +16,17 @@ from .shadow import Shadows
 
 MOST_FLOATS = 1024  # the maximum number of elements of a floating-point result
 # If unknown inputs are replaced by zeros, these operators return a possible value of the result.
-BOUNDED = set("clamp clamp.Tensor clamp_min clamp_min.Tensor maximum add.Tensor where.self clamp_ clamp_min_".split())
-OF_INTEGERS = ("aten::add", "aten::where")  # only for integers, because floating-point results decide no size
+BOUNDED = set(
+    "clamp clamp.Tensor clamp_min clamp_min.Tensor maximum add.Tensor where.self cat hardtanh clamp_ clamp_min_".split()
+)
+OF_INTEGERS = (
+    "aten::add",
+    "aten::where",
+    "aten::cat",
+)  # only for integers, because floating-point results decide no size
 RANDOM = "random_.from randperm.generator_out"
 BY_INDEX = ("aten::index_put_", "aten::_index_put_impl_")
-BY_MASK = BY_INDEX + ("aten::masked_fill_", "aten::index_fill_")
+BY_MASK = BY_INDEX + ("aten::masked_fill_", "aten::index_fill_", "aten::scatter_add_", "aten::index_add_")
 
 
 def is_bounded(operator: Any) -> bool:
@@ -58,7 +64,18 @@ def of_result(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict
     known_args, known_kwargs = with_zeros(known, args, kwargs)
     value = known.run_on_host(operator, known_args, known_kwargs)
     if bool(value.any()):
-        known.keep(result, value, unsure=True)
+        unsure = of_parts(known, *args) if operator._schema.name == "aten::cat" else True
+        known.keep(result, value, unsure=unsure)
+
+
+def of_parts(known: Shadows, parts: Any, dim: int = 0) -> Any:
+    """The mask of the unsure values of joined tensors."""
+    torch, masks = known.torch, []
+    for it in parts:
+        value, unsure = known.shadow(it), known.unsure(it) if it.is_cuda else None
+        mask = torch.full(it.size(), value is None, dtype=torch.bool, device="cpu")
+        masks.append(mask if unsure is None else unsure)
+    return torch.cat(masks, dim)
 
 
 def of_change(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:

@@ -12,8 +12,7 @@ from fractions import Fraction
 from types import CodeType, FrameType
 from typing import Any
 
-from .growth import ENDLESS
-from .lengths import value_of
+from .lengths import ENDLESS, value_of
 from .source import last_name
 
 FURTHEST = 30_000  # up to this step, steps are tried one by one

@@ -260,7 +260,7 @@ class Flow:
                 self.up(itself, node, level + 1)
 
     def passed(self, source: Source, call: ast.Call, level: int | None, argument: Any = None) -> None:
-        """Called if the value is this argument of the call, or, if `argument` is None, may be any of its arguments."""
+        """Called if the value is this argument of the call. None means that it may be any argument."""
         name = last_name(call.func)
         if name in LOGARITHMS and getattr(getattr(call.func, "value", None), "id", None) in ("math", "np", "numpy"):
             self.divides |= argument in call.args[:1]

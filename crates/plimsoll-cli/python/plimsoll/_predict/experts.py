@@ -42,6 +42,8 @@ def choosing(
             follow(operator, args, kwargs, result, None, False)
         elif dim is not None and is_choice(tensor, dim, is_single) and known.is_small(indices):
             known.keep(indices, shares(known.torch, indices, tensor.size(dim), dim, is_single), even=True)
+        elif name == "topk" and tensor.dim() and tensor.size(dim) <= FEW and known.is_small(indices):
+            known.keep(indices, first(known.torch, indices, dim), unsure=True)
 
     def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
         result = call(keys, *args, **kwargs)
@@ -53,6 +55,13 @@ def choosing(
         return result
 
     return dispatched
+
+
+def first(torch: Any, indices: Any, dim: int) -> Any:
+    """The first indices of each row: those of the largest values are unknown, but they differ from each other. Among
+    the words of a vocabulary, they might be a special word that ends a text.
+    """
+    return torch.arange(indices.size(dim), device="cpu").expand(indices.movedim(dim, -1).size()).movedim(-1, dim)
 
 
 def is_choice(tensor: Any, dim: int, is_single: bool) -> bool:

@@ -7,7 +7,7 @@ batches if memory grows from batch to batch and there is time. If making the bat
 one batch replace the batches between the first ones and the last (loops.py). If memory does not grow, or there is no
 time, the loader yields only its first batches and its last.
 
-If the program starts more epochs, each gets one batch, until the time is up. A training loop that is not over a
+If the program starts more epochs, each gets two batches (late_growth.py), until the time is up. A training loop that is not over a
 DataLoader runs to its end if the end is near and the code after the loop may need memory (after.py). Otherwise the
 program is stopped, and the code that did not run is listed (`after`, `unseen`).
 """
@@ -20,8 +20,8 @@ import linecache
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType
 from typing import Any
 
 from .. import allocator, frames, protocol
@@ -31,13 +31,19 @@ from .after import after
 from .epochs import Epochs
 from .growth import Growth
 from .heavy import Heavy
+from .late_growth import LateGrowth
+from .lengths import LOADERS, length
+from .trainers import Callbacks
 
 LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after the steps
 LONGEST_TIME = 120.0  # the same limit if a loop with growing memory needs more time
 IDLE = 5  # stop after this many further steps without new code in between, and then IDLE_TIME
 IDLE_TIME = 1.0
+MODELS = 4  # after the steps, this many new models count as new code
 REST_TIME = 5.0  # IDLE_TIME if the code after these steps may need memory
 RUN_ON_TIME = 8.0  # the loop of the steps runs to its end if that takes at most this many seconds of CPU time
+
+Loops = Sequence[tuple[Any, CodeType]]  # the loops around the requested steps, the innermost first
 
 
 class Loaders:
@@ -68,6 +74,8 @@ class Finish:
         self.loaders = Loaders()
         self.training: set[int] = set()  # loaders that yielded a batch between steps, by number
         self.since_step: set[int] = set()
+        self.latest: int | None = None  # the loader that yielded the latest batch
+        self.begun_with: list[int] | None = None  # allocated bytes when a loop began that may be an epoch
         self.lines: set[tuple[str, int]] = set()  # the program's lines that took these batches
         self.lines_since_step: set[tuple[str, int]] = set()
         self.given = 0  # batches that these loaders yielded
@@ -75,6 +83,8 @@ class Finish:
         self.cut = False  # whether a loader was ended early
         self.loops: list[loops.Loop] = []  # loops over loaders that started after the steps
         self.epochs = Epochs(torch)  # epochs after the steps
+        self.late_growth = LateGrowth(self)
+        self.callbacks = Callbacks(torch)
         self.levels: list[int] = []  # allocated bytes after the steps, sampled a few times a second
         self.new: set[object] = set()  # loaders and lines first seen after the steps
         self.idle = 0  # steps since the last new loader or line
@@ -84,6 +94,8 @@ class Finish:
         self.after: list[protocol.Place] = []  # code after the last step that may need memory
         self.ends: list[tuple[float, float]] = []  # CPU time and wall-clock time at the end of each of the latest steps
         self.called: set[tuple[str, int]] = set()  # lines that call `eval()`
+        self.sites: set[tuple[str, int]] = set()  # the program's lines on the stack when it created an optimizer
+        self.models = 0  # optimizers created after the steps
         self.files: set[str] = set()  # the program's files that were on the stack at a step
         self.watch_loaders()
         self.watch_evaluation()
@@ -105,7 +117,7 @@ class Finish:
 
         def start(self: Any, loader: Any) -> None:
             self.plimsoll_loader, self.plimsoll_given = finish.loaders.number(loader), 0
-            self.plimsoll_line = None
+            self.plimsoll_line, self.plimsoll_length = None, length(loader)
             self.plimsoll_batches = (
                 None
                 if finish.finishing or settings.ranks() > 1
@@ -121,9 +133,15 @@ class Finish:
             if loop is not None:
                 # The same loader may be read by an evaluation. The line that takes the first batch shows which it is.
                 self.plimsoll_line = self.plimsoll_line or frames.program_line(sys._getframe(1))
-                trains = trains and self.plimsoll_line in finish.lines
-                if trains and self.plimsoll_given == 0:
-                    finish.epochs.begins()
+                is_there = self.plimsoll_line in finish.lines
+                trains = trains and is_there
+                if is_there and self.plimsoll_given == 0:
+                    finish.epoch_begins(is_sure=trains)
+            if loop is not None and trains and loop in finish.loops:
+                finish.loops.remove(loop)
+            if loop is not None and trains and finish.late_growth.goes_on(self):
+                self.plimsoll_given += 1
+                return following(self)
             if finish.finishing and trains and self.plimsoll_given > 0:
                 finish.cut = True
                 finish.batches = finish.batches or self.plimsoll_batches
@@ -131,8 +149,10 @@ class Finish:
                 if larger is None:
                     raise StopIteration
                 return larger
+            finish.latest = loader
             if loop is not None and not trains:
                 finish.saw((loader, self.plimsoll_line))
+                self.plimsoll_given += 1
                 return loop.batch()
             result = following(self)
             self.plimsoll_given += 1
@@ -143,6 +163,7 @@ class Finish:
             line = None if finish.finishing else frames.program_line(sys._getframe(1))
             if line is not None:
                 finish.lines_since_step.add(line)
+                LOADERS.setdefault(line, self.plimsoll_length)
             return result
 
         kind.__init__, kind.__next__, kind._reset = __init__, __next__, _reset
@@ -171,9 +192,47 @@ class Finish:
         self.ends = [*self.ends[-3:], (time.process_time(), time.monotonic())]
         self.files |= {frame.f_code.co_filename for frame in frames.of_program(sys._getframe(1))}
 
+    def epoch_begins(self, is_sure: bool) -> None:
+        """Called when a loop at a line of the training begins, after the steps. If its loader is new, a step in the loop
+        shows that it is an epoch: a function may run the training and the evaluation.
+        """
+        levels = allocator.levels(self.torch)
+        if is_sure:
+            self.epochs.begins(levels)
+        self.begun_with = None if is_sure else levels
+        self.late_growth.begins(levels)
+
+    def made(self, frame: FrameType) -> None:
+        """Called when the program creates an optimizer, perhaps for another model in the next round of an outer loop."""
+        self.sites |= {(it.f_code.co_filename, it.f_lineno) for it in frames.of_program(frame)}
+        if self.finishing:
+            self.models += 1
+            if self.models <= MODELS:
+                self.saw(("optimizer", self.models))
+
+    def next_model(self, loops: Loops) -> list[protocol.Place]:
+        """The outer loop that creates an optimizer in each round, if its next round was not reached."""
+        for loop, code in [] if self.models else loops[1:]:
+            file = code.co_filename
+            if any(at == file and loop.lineno <= line <= loop.end_lineno for at, line in self.sites):
+                text = linecache.getline(file, loop.lineno).strip()[:160]
+                return [protocol.Place(file=file, line=loop.lineno, text=text)]
+        return []
+
     def growth(self, growth: Growth, holders: dict[int, list[Holder]]) -> list[protocol.GrowingSteps]:
         """Rows about memory that grows, from step to step or from epoch to epoch; none if the loop has run to its end."""
-        return [] if self.is_whole else growth.rows(holders) + self.epochs.rows(growth.epochs)
+        if self.is_whole:
+            return []
+        loops = [loop for loop, _ in growth.scopes]
+        return growth.rows(holders) + self.epochs.rows(growth.epochs, loops, growth.breaks is not None)
+
+    def late(self, rows: list[protocol.Late]) -> list[protocol.Late]:
+        """Rows about code of the training loop that did not run in these steps; none if the loop has run to its end."""
+        return [] if self.is_whole else rows + (self.callbacks.rows or [])
+
+    def cut_loops(self) -> list[protocol.CutLoop]:
+        """Rows for the report about loops over loaders that did not get all of their batches."""
+        return [row for row in (it.row() for it in self.loops) if row] + self.late_growth.rows
 
     def may_go_on(self) -> bool:
         """Whether the code after the steps can be reached."""
@@ -190,16 +249,16 @@ class Finish:
             yield frame.f_code.co_filename
             frame = frame.f_back
 
-    def look(self, frame: FrameType | None) -> None:
-        """Finds the code after a step that may need memory."""
+    def look(self, frame: FrameType | None, loops: Loops) -> None:
+        """Finds the code after a step in these loops that may need memory."""
         try:
-            self.after = after(frame, Heavy(self.torch))
+            self.after = [*self.next_model(loops), *after(frame, Heavy(self.torch))]
         except Exception:
             self.after = []  # misread source must not fail the program
 
-    def can_run_on(self, frame: FrameType, steps: int, total: int | None) -> bool:
-        """Whether the loop runs to its end, because the code after it may need memory and the end is near."""
-        self.look(frame)
+    def can_run_on(self, frame: FrameType, steps: int, total: int | None, loops: Loops) -> bool:
+        """Whether these loops run to their end, because the code after it may need memory and the end is near."""
+        self.look(frame, loops)
         if not self.after or not settings.FURTHER or settings.STOPS or settings.ranks() > 1 or not total:
             return False
         paces = [(it[0] - before[0], it[1] - before[1]) for before, it in zip(self.ends, self.ends[1:])]
@@ -245,15 +304,20 @@ class Finish:
         """Whether to stop because the time is up."""
         return self.until > 0 and self.left() < 0
 
-    def goes_on(self, frame: FrameType) -> bool:
+    def goes_on(self, frame: FrameType, loops: Loops) -> bool:
         """Called at the end of each step after the requested steps. Returns whether the program may continue."""
-        self.idle += 1
+        self.late_growth.stepped()
+        if self.begun_with is not None and self.latest is not None:
+            self.epochs.begins(self.begun_with)
+            self.begun_with = None
+            self.training.add(self.latest)
+        self.idle = 0 if self.epochs.is_open() else self.idle + 1
         if self.idle <= IDLE:
             return not self.is_up()
         now = time.process_time()
         if self.idle == IDLE + 1:
             self.idle_since = now
-            self.look(frame)
+            self.look(frame, loops)
         return now - self.idle_since < (REST_TIME if self.after else IDLE_TIME) and not self.is_up()
 
     def note_level(self) -> None:
@@ -267,7 +331,8 @@ class Finish:
         eighth of the time is higher than in the eighth before.
         """
         size = len(self.levels) // 8
-        if size < 2:
+        # Containers that keep each epoch's results become full.
+        if size < 2 or any(it.left_bytes is not None for own in self.epochs.holders.values() for it in own):
             return False
         least = [min(self.levels[at : at + size]) for at in range(len(self.levels) - 8 * size, len(self.levels), size)]
         return all(after > before for before, after in zip(least[3:], least[4:])) and least[-1] - least[3] >= 16 << 20
@@ -290,20 +355,3 @@ class Finish:
                             )
                         )
         return found[:20]
-
-
-def trainer(module: Any, finish: Finish, growth: Growth) -> None:
-    """After the steps, makes transformers' Trainer evaluate once and stop without saving."""
-    handler = module.CallbackHandler
-    for name in ("on_step_end", "on_epoch_end"):
-        original = getattr(handler, name)
-
-        def called(self: Any, args: Any, state: Any, control: Any, original: Callable[..., Any] = original) -> Any:
-            control = original(self, args, state, control)
-            growth.total = state.max_steps if state.max_steps > 0 else growth.total
-            if finish.finishing:
-                control.should_evaluate = str(getattr(args.eval_strategy, "value", args.eval_strategy)) != "no"
-                control.should_save, control.should_training_stop = False, True
-            return control
-
-        setattr(handler, name, called)

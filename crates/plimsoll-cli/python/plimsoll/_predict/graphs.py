@@ -23,7 +23,7 @@ class Line:
     def __init__(self) -> None:
         self.calls = self.bytes = self.most_bytes = 0  # calls; bytes of graphs alive now; most bytes at once
         self.is_used = False
-        self.ran_out = False  # whether a call ran out of memory, so that it is unknown what would have followed
+        self.ran_out = False  # whether a call ran out of memory, so what would have followed is unknown
         self.step = 0  # the program's step at the last call
 
     def free(self, bytes: int) -> None:

@@ -4,22 +4,28 @@
 
 from __future__ import annotations
 
-import ast
+import sys
 import time
-from types import FrameType
+from collections.abc import Iterable
+from types import CodeType, FrameType
 from typing import Any
 
 from .. import allocator, frames, protocol
+from .._holding.growing import Growing
 from .._holding.holder import Holder
 from ..allocator import LEAST_GROWTH
-from .lengths import around, counter, epochs, length_of_loop, scaled
-from .rounds import Round, bounded, room, round_of
+from .banks import bank_of
+from .breaks import value_break
+from .capacity import limited
+from .lengths import ENDLESS, Pace, around, counter, epochs, length_of_loop
+from .rounds import Round, bounded, round_of
+from .states import States
 
 ROWS = 6  # the number of latest steps that are examined for growth
 CONFIRM = 200  # steps after which growth counts as confirmed: before, a list may be cleared, or a cache may become full
 SECONDS = 10.0  # the time limit for the CONFIRM steps
-SPREAD_SECONDS = 1.0  # the same limit, if memory grows in one of several steps
-ENDLESS = 10**12  # at least this many steps mean a loop without end, such as `range(sys.maxsize)`
+SPREAD_SECONDS = 3.0  # the same limit, if memory grows in one of several steps
+FIRST = 3  # the steps after which the loops are looked for
 TIMES = 3  # how often memory must be seen to grow, if it grows in one of several steps
 MANY = 16  # from this many levels on, quarters of the steps are compared
 LONG = 64  # the minimum number of rises if steps vary
@@ -37,9 +43,9 @@ def rate(peaks: list[int]) -> int:
 
 
 def is_climbing(peaks: list[int]) -> bool:
-    """Whether a peak rose in at least every second of the latest steps, and of MANY steps in each eighth of the second half.
-    Of LONG steps, only the eighths count, which must rise evenly: blocks are rounded, so a peak may stay the same for
-    some steps.
+    """Whether a peak rose in at least every second of the latest steps and, if there are MANY steps, in each eighth of
+    the second half. If there are LONG steps, only the eighths count, which must rise evenly: blocks are rounded, so a
+    peak may stay the same for some steps.
     """
     last = rises(peaks)[-ROWS:]
     if len(last) < ROWS or len(peaks) < LONG and 2 * sum(it >= LEAST_GROWTH for it in last) < ROWS:
@@ -89,6 +95,13 @@ def quickening(levels: list[int]) -> int:
     if not is_even or means[-1] < 1.1 * means[0] or min(more) < 0:
         return 0
     return int((means[-1] - means[0]) / (3 * (len(parts[0]) + 1)))
+
+
+def short(levels: list[int]) -> tuple[int, int, int]:
+    """The growth of a run that an unknown value ended after a few steps, in the form of `growth_of`."""
+    rose = rises(levels[1:])  # the optimizer creates its states in the first step
+    is_kept = len(rose) > 1 and min(rose) >= LEAST_GROWTH
+    return (sorted(rose)[len(rose) // 2], 1, len(rose)) if is_kept else (0, 0, 0)
 
 
 def since(levels: list[int]) -> int:
@@ -152,6 +165,7 @@ def grows(
     peak_bytes: int = 0,
     climbs: bool = False,
     epochs: bool = False,
+    states: bool = False,
 ) -> protocol.GrowingSteps:
     """A row for the report; without the named arguments, memory grows by the same bytes each time, to the end."""
     return protocol.GrowingSteps(
@@ -166,28 +180,43 @@ def grows(
         peak_bytes=peak_bytes,
         climbs=climbs,
         epochs=epochs,
+        states=states,
     )
 
 
 class Growth:
-    """The allocated bytes at the end of each step, and the number of steps of the complete program."""
+    """The allocated bytes at the end of each step, and the number of steps of the complete program. Gradients and
+    optimizer states of a model that is unfrozen while it trains are counted separately (states.py).
+    """
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
-        self.levels: dict[int, list[int]] = {}  # by device: allocated bytes at the end of each step
+    def __init__(self, torch: Any, states: States | None = None) -> None:
+        self.torch, self.states = torch, states
+        self.allocated: dict[int, int] = {}  # by device: allocated bytes at the end of the latest step
+        self.levels: dict[int, list[int]] = {}  # by device: the same at the end of each step, without such states
         self.total: int | None = None  # steps of the complete program; None: unknown
         self.epochs: int | None = None  # how often the innermost loop runs
         self.rounds: list[Round] = []  # rounds of the loops around the innermost loop, from the inside out
+        self.later: dict[int, list[int]] = {}  # by device: as `levels`, since batches vary
+        self.ends: dict[int, int] = {}  # by device: after how many steps a tensor with a limit has stopped growing
         self.peaks: dict[int, list[int]] = {}  # by device: the peak so far, at the end of each step
         self.began: float | None = None  # the time at which memory was first seen to grow
-        self.loops: list[ast.AST] = []  # the loops around a step
+        self.scopes: list[tuple[Any, CodeType]] = []  # the loops around a step, with their functions
+        self.steps = 0
+        self.pace = Pace()
+        self.planned: int | None = None  # steps of these loops, as far as it was known in the first steps
+        self.breaks: protocol.Break | None = None  # a statement that ends these loops at an unknown step
 
-    def note(self, peaks: dict[tuple[int, str], tuple[int, int]], varies: bool) -> None:
+    def note(self, peaks: dict[tuple[int, str], tuple[int, int]], varies: bool, given: int = 0) -> None:
         """Records the levels at the end of a step, unless the batches vary, and the peaks so far: bytes and step, by
-        device and kind of peak.
+        device and kind of peak. Loaders have yielded `given` batches.
         """
-        for device, level in enumerate(allocator.levels(self.torch) if not varies else ()):
-            self.levels.setdefault(device, []).append(level)
+        self.steps += 1
+        if self.steps <= FIRST:
+            self.surround(sys._getframe(2), self.steps, given)
+        for device, level in enumerate(allocator.levels(self.torch)):
+            own = self.states.note(device, level) if self.states is not None else 0
+            (self.later if varies else self.levels).setdefault(device, []).append(level - own)
+            self.allocated[device] = level
         for (device, kind), (peak, _) in peaks.items():
             if kind == "allocated":
                 self.peaks.setdefault(device, []).append(peak)
@@ -199,11 +228,31 @@ class Growth:
             return True
         if any(self.is_patient(device, self.peaks[device], SECONDS) for device in self.climbing()):
             return True
+        # All parameters may be trained before the time is up.
+        own = self.states.bytes if self.states is not None else {}
+        if any(self.is_open(device, levels, SECONDS, None) for device, levels in own.items()):
+            return True
         return any(self.is_open(device, levels) for device, levels in self.levels.items())
+
+    def unfreezing(self) -> dict[int, tuple[int, int, int]]:
+        """The growth of gradients and optimizer states on each device where they grow, in the form of `growth_of`."""
+        found = {it: self.growth_of(own) for it, own in (self.states.bytes.items() if self.states is not None else ())}
+        return {it: grown for it, grown in found.items() if grown[0] >= LEAST_GROWTH}
 
     def growing(self) -> dict[int, int]:
         """The latest level of each device whose memory grows."""
-        return {it: levels[-1] for it, levels in self.levels.items() if self.growth_of(levels)[0] >= LEAST_GROWTH}
+        grown = {it: self.growth_of(levels) for it, levels in self.levels.items()}
+        found = (
+            it for it, (bytes, every, _) in grown.items() if bytes >= LEAST_GROWTH and self.lasts(it, bytes, every)
+        )
+        return {it: self.allocated[it] for it in found}
+
+    def lasts(self, device: int, bytes: int, every: int) -> bool:
+        """Whether the growth of a device's memory, before batches varied, has continued since then."""
+        later, size = self.later.get(device, []), max(every, ROWS)
+        if len(later) < 2 * size:
+            return True
+        return min(later[-size:]) - min(self.levels[device][-size:]) >= bytes * (len(later) // every) // 2
 
     def climbs(self) -> list[protocol.Climb]:
         """Rows for the report: devices whose peak rose in each of the latest steps, although the memory that remains
@@ -219,22 +268,24 @@ class Growth:
         """The devices whose peak rose in each of the latest steps, although the memory that remains after a step does
         not grow: activations that become larger.
         """
-        growing = self.growing()
+        growing = self.growing().keys() | self.unfreezing().keys()
         return [device for device, peaks in self.peaks.items() if device not in growing and is_climbing(peaks)]
 
-    def is_open(self, device: int, levels: list[int]) -> bool:
-        """Whether more steps would show whether the memory of one device continues to grow."""
+    def is_open(
+        self, device: int, levels: list[int], seconds: float = SPREAD_SECONDS, steps: int | None = CONFIRM
+    ) -> bool:
+        """Whether more steps would show whether the memory of one device continues to grow. `seconds` is the time limit
+        if it grows in one of several steps, and `steps` the most steps if it grows in each.
+        """
         if len(levels) <= ROWS:
             # A rise in every second step is enough.
             return max(rises(levels)[-2:], default=0) >= LEAST_GROWTH and not self.is_warm(levels)
         is_even = is_growing(levels) or is_rising(levels)
         if not is_even and spread(levels) is None and not may_spread(levels):
             return False
-        return (
-            self.is_patient(device, levels, SECONDS)
-            if is_even
-            else self.is_patient(device, levels, SPREAD_SECONDS, None)
-        )
+        if is_even or len([at for at in large_rises(levels) if at > 1]) > 1:
+            seconds = SECONDS
+        return self.is_patient(device, levels, seconds, steps if is_even else None)
 
     def is_patient(self, device: int, levels: list[int], seconds: float, steps: int | None = CONFIRM) -> bool:
         """Whether there are time and memory for more steps. `steps` is the most steps, and `seconds` the most time since
@@ -253,13 +304,15 @@ class Growth:
         runs out is computed.
         """
         free, _ = self.torch.cuda.mem_get_info(device)
-        unused = self.torch.cuda.memory_reserved(device) - levels[-1]
+        unused = self.torch.cuda.memory_reserved(device) - self.allocated[device]
         return bool(free + unused > 8 * max(rises(levels[-ROWS - 1 :])))
 
-    def waited(self, seconds: float) -> None:
-        """Called when a survey took this much of the time for more steps."""
+    def survey(self, growing: Growing, frame: FrameType, step: int, is_last: bool) -> None:
+        """Finds the owners of memory that grows, at the end of a step, and by how much they will still grow."""
+        seconds = growing.stepped(self.growing(), step, is_last)
+        growing.found = {it: [limited(one, frame) for one in own] for it, own in growing.found.items()}
         if self.began is not None:
-            self.began += seconds
+            self.began += seconds  # surveys do not take the time for more steps
 
     def rows(self, holders: dict[int, list[Holder]] | None = None) -> list[protocol.GrowingSteps]:
         """Rows for the report: the devices whose memory grows, by how much per step, and until when. `holders` are the
@@ -268,10 +321,15 @@ class Growth:
         found = []
         for device, levels in self.levels.items():
             bytes, every, times = self.growth_of(levels)
+            if bytes < LEAST_GROWTH and self.breaks is not None and self.breaks["is_early"]:
+                bytes, every, times = short(levels)
             owners = (holders or {}).get(device, [])
-            steps = self.until(owners, len(levels), every)
-            is_bounded = steps is None and bool(owners) and all(bounded(self.loops, it) for it in owners)
-            if bytes >= LEAST_GROWTH and not is_bounded:
+            steps = self.until(owners, len(levels), every, bytes)
+            steps = self.full(device) if steps is None else steps
+            is_bounded = (
+                steps is None and bool(owners) and all(bounded([loop for loop, _ in self.scopes], it) for it in owners)
+            )
+            if bytes >= LEAST_GROWTH and not is_bounded and self.lasts(device, bytes, every):
                 quickens = quickening(levels) if every == 1 else 0
                 row = grows(
                     device,
@@ -279,26 +337,53 @@ class Growth:
                     times,
                     # While batches vary, steps have peaks, but no levels.
                     max(len(levels), len(self.peaks.get(device, []))),
-                    self.total if steps is None else steps,
+                    (self.total or self.planned) if steps is None else steps,
                     every=every,
                     resets=steps is not None,
                     quickens=quickens,
-                    peak_bytes=rate(self.peaks.get(device, [])) if every == 1 and not quickens else 0,
+                    peak_bytes=self.rate(device) if every == 1 and not quickens else 0,
                 )
                 found.append(row)
+        found += [self.unfrozen(device, *grown) for device, grown in self.unfreezing().items()]
         for device in self.climbing() if self.total is not None else ():
             peaks = self.peaks[device]
             times, more = len(peaks) - len(peaks) // 2, rate(peaks)
-            found.append(grows(device, more, times, len(peaks), self.total, peak_bytes=more, climbs=True))
+            end = self.full(device)
+            total = self.total if end is None else end
+            row = grows(device, more, times, len(peaks), total, resets=end is not None, peak_bytes=more, climbs=True)
+            found.append(row)
         return found
 
-    def until(self, holders: list[Holder], done: int, every: int) -> int | None:
-        """The number of steps after which an outer loop drops all of these holders, in each of its iterations, or after
-        which they are full. None if neither is known.
+    def full(self, device: int) -> int | None:
+        """The step after which a tensor with a limit stops growing, if the loops do not end before."""
+        end = self.ends.get(device)
+        return end if end is not None and (self.total is None or end < self.total) else None
+
+    def unfrozen(self, device: int, bytes: int, every: int, times: int) -> protocol.GrowingSteps:
+        """The row for gradients and optimizer states, which grow until all parameters have them. If more parameters need
+        them, more activations are saved too, so the peak may rise by more.
         """
-        left = [room(it) for it in holders]
-        if left and None not in left:
-            return done + every * max(it for it in left if it is not None)
+        peaks = self.peaks.get(device, [])
+        room = self.states.room(device) if self.states is not None else 0
+        end = len(peaks) + every * -(-room // bytes)
+        total = end if self.total is None else min(end, self.total)
+        size = every * (len(peaks) // 2 // every)
+        more = (peaks[-1] - peaks[-1 - size]) * every // size if size else 0
+        return grows(device, bytes, times, len(peaks), total, every=every, peak_bytes=more, states=total == end)
+
+    def rate(self, device: int) -> int:
+        """The bytes by which a device's peak rises per step, without the states of parameters that are unfrozen."""
+        peaks = self.peaks.get(device, [])
+        own = self.states.bytes.get(device, []) if self.states is not None else []
+        return rate([peak - it for peak, it in zip(peaks, own)] if len(own) == len(peaks) else peaks)
+
+    def until(self, holders: list[Holder], done: int, every: int, bytes: int) -> int | None:
+        """The number of steps after which an outer loop drops all of these holders, in each of its iterations, or after
+        which they are full, if they grow by `bytes` every `every` steps. None if neither is known.
+        """
+        left = [it.left_bytes for it in holders]
+        if left and None not in left and bytes:
+            return done + every * -(-sum(it for it in left if it is not None) // bytes)
         return next((it.steps for it in self.rounds if holders and all(it.drops(one) for one in holders)), None)
 
     def growth_of(self, levels: list[int]) -> tuple[int, int, int]:
@@ -324,16 +409,57 @@ class Growth:
         """Called at the end of a step. `frame` is in the program or in PyTorch, and `given` is the number of batches
         that its loaders have yielded.
         """
+        for device in (*self.growing(), *self.climbing()):
+            self.find_end(frame, device)
         if self.total is None:
             self.epochs = self.total = None
             try:
                 loops = [(loop, own) for own in frames.of_program(frame) for loop in around(own)]
-                self.loops = [loop for loop, _ in loops]
+                self.scopes = [(loop, own.f_code) for loop, own in loops]
                 self.epochs = epochs(loops)
                 total = self.of_loops(frame, steps, given)
                 self.total = total if total is not None and total < ENDLESS else None
             except Exception:
                 pass  # the source may be misread; then the number of steps is unknown
+
+    def surround(self, frame: FrameType, steps: int, given: int) -> None:
+        """Finds the loops around the first steps: the program may end soon."""
+        try:
+            self.scopes = [(loop, own.f_code) for own in frames.of_program(frame) for loop in around(own)]
+            self.planned = self.of_loops(frame, steps, given)
+        except Exception:
+            pass  # the source may be misread
+
+    def find_break(self, sites: Iterable[Any], steps: int, state: str) -> protocol.Break | None:
+        """Called for a report in this state: when the program ends, finds whether an unknown value, read at one of these
+        sites, ends the loops of the steps.
+        """
+        if state == "running":
+            return None
+        places = [it.place for it in sites if it.place is not None and it.fate != "size"]
+        lines, functions = {(file, line) for file, line, _ in places}, {it[2] for it in places} - {"<module>"}
+        try:
+            self.breaks, is_outermost = value_break(self.scopes, lines, functions)
+        except Exception:
+            self.breaks, is_outermost = None, False  # the source may be misread
+        if self.breaks is not None and state == "ended":
+            # If the steps of an inner loop are unknown, so is whether the outer loop ended early.
+            self.breaks["is_early"] = is_outermost if self.planned is None else steps < self.planned
+        return self.breaks
+
+    def find_end(self, frame: FrameType, device: int) -> None:
+        """Finds after how many steps a growing tensor will have reached the limit that the source gives."""
+        try:
+            bytes, every, _ = self.growth_of(self.levels[device])
+            levels = self.levels[device] if bytes >= LEAST_GROWTH else self.peaks[device]
+            bank = bank_of(self.torch, list(frames.of_program(frame)), device, levels[-1] - levels[len(levels) // 4])
+            if bank is not None and bytes < LEAST_GROWTH:
+                # Only the peak is known to rise. While `cat` copies the tensor, it exists twice.
+                bytes, every = min(max(bank.bytes // self.steps, 1), rate(levels)), 1
+            if bank is not None:
+                self.ends[device] = self.steps + every * -(-bank.left // bytes)
+        except Exception:
+            pass  # the source may be misread
 
     def of_loops(self, frame: FrameType | None, steps: int, given: int) -> int | None:
         """The number of steps in the loops around a frame. None if the number is unknown for one of these loops."""
@@ -344,7 +470,7 @@ class Growth:
         for own in frames.of_program(frame):
             for loop in around(own):
                 if total is not None:
-                    self.rounds.append(round_of(loop, own, scaled(total, steps, done), functions))
+                    self.rounds.append(round_of(loop, own, self.pace.scaled(total, steps, done), functions))
                 length = length_of_loop(loop, own)
                 if length is None:
                     return None
@@ -353,4 +479,4 @@ class Growth:
                     done = given if done is None else done
                 total = length * (1 if total is None else total)
             functions.add(own.f_code.co_name)
-        return None if total is None else scaled(total, steps, done)
+        return None if total is None else self.pace.scaled(total, steps, done, is_last=True)

@@ -24,12 +24,15 @@ from .conditions import Condition
 from .heavy import Heavy, Names
 from .lengths import around
 from .lines import Lines
+from .ramps import Ramp, ramps
 from .source import Source, block_of, looked_up, own_nodes, scope_of
 
 BUDGET = 1.5  # seconds of CPU time for further steps, if it is known that they reach an arm that has not run
 BLIND = 0.7  # the same, if that is not known
 WAITING = 2.5  # the limit for wall-clock time is this many times the CPU time limit, for a program that waits
 ENOUGH = 3  # an arm has run often enough after this many steps
+REACH = 5.0  # seconds of CPU time for further steps, to reach a change of a size
+SOME = 3  # after this many changes of a size, no more are reached
 RAMP_STEPS, RAMP_SECONDS = 48, 1.0  # the most steps, and CPU time, if sizes may depend on the number of the step
 LAG = 2  # steps between an arm's run and the measurement of what it keeps: at first, a variable may hold the memory
 AFTER = 8  # steps after an arm's first run in which growth that it causes becomes visible
@@ -85,6 +88,7 @@ class Late:
         self.lines, self.heavy = Lines(), Heavy(torch)
         self.arms: list[Arm] | None = None  # None: not looked for yet
         self.ends_early = False  # whether finish.py ends the training loop early
+        self.ramps: list[Ramp] | None = None  # sizes that change late
         self.computes = False  # whether the loops compute with the number of the step
         self.ends: list[float] = []  # the process's CPU time at the end of each of the latest steps
         self.began: tuple[float, float] | None = None  # CPU time and wall-clock time at which the further steps begin
@@ -97,6 +101,11 @@ class Late:
     def stepped(self, step: int, frame: FrameType) -> None:
         """Called when a step is done."""
         self.ends = [*self.ends[-3:], time.process_time()]
+        if self.ramps is None and step + 1 >= settings.STEPS and settings.STEPS:
+            try:
+                self.ramps = ramps(list(frames.of_program(frame)), step)
+            except Exception:
+                self.ramps = []  # misread source must not fail the program
         if not self.lines.is_known():
             return
         self.lines.begin(step)
@@ -202,21 +211,30 @@ class Late:
         if self.began is None:
             self.began = now, time.monotonic()
         # Ranks of a job must agree on the number of steps.
-        if not settings.FURTHER or settings.ranks() > 1:
+        if not (settings.FURTHER or settings.REACHES) or settings.ranks() > 1:
             return False
         spent = max(now - self.began[0], (time.monotonic() - self.began[1]) / WAITING)
-        if self.computes and step < RAMP_STEPS and spent < RAMP_SECONDS and step != total:
+        if settings.FURTHER and self.computes and step < RAMP_STEPS and spent < RAMP_SECONDS and step != total:
             return True
-        if not self.lines.is_known():
+        pace = min((after - before for before, after in zip(self.ends, self.ends[1:])), default=BUDGET)
+        if any(self.reaches(ramp, step, (REACH - spent) / max(pace, 1e-6)) for ramp in self.ramps or ()):
+            return True
+        if not settings.FURTHER or not self.lines.is_known():
             return False
         if self.arms is None:
             return settings.STEPS > 1
         if spent > BUDGET:
             return False
-        pace = min((after - before for before, after in zip(self.ends, self.ends[1:])), default=BUDGET)
         left = (BUDGET - spent) / max(pace, 1e-6)
         is_blind = spent > BLIND
         return any(self.waits_for(arm, step, total, left, is_blind) for arm in self.arms)
+
+    def reaches(self, ramp: Ramp, step: int, left: float) -> bool:
+        """Whether to run one more step because a size will change or has just changed, with time for `left` more steps."""
+        if left > 0 and ramp.reached(step) > ramp.reached(step - LAG - 1):
+            return True
+        at = ramp.next(step)
+        return at is not None and ramp.reached(step) < SOME and at + LAG - step <= left
 
     def waits_for(self, arm: Arm, step: int, total: int | None, left: float, is_blind: bool) -> bool:
         """Whether to run one more step for one arm, with time for `left` more steps. With `is_blind`, only if it is
@@ -236,9 +254,16 @@ class Late:
             return at is not None and at - step <= left
         return not is_blind and not arm.is_inline
 
-    def rows(self, total: int | None) -> list[protocol.Late]:
-        """The arms that did not run and may matter for memory."""
+    def rows(self, total: int | None, step: int) -> list[protocol.Late]:
+        """The arms that did not run and may matter for memory, and the sizes that change after this step."""
         found: dict[tuple[str, int], protocol.Late] = {}
+        for ramp in self.ramps or ():
+            at = ramp.next(step)
+            if at is not None and (total is None or at <= total):
+                row = protocol.Late(
+                    file=ramp.file, line=ramp.line, end=ramp.line, text=ramp.text, steps=at, first=False, changes=True
+                )
+                found.setdefault((ramp.file, ramp.line), row)
         for arm in self.arms or () if self.lines.is_known() else ():
             if not arm.is_heavy or arm.ran(self.lines) or not self.lines.ran(arm.code, arm.condition.test.lineno).steps:
                 continue
@@ -247,7 +272,9 @@ class Late:
                 continue
             steps = None if at is None else at + (not arm.is_before_step)
             first = not arm.is_inline and self.lines.ran(arm.code, arm.line).steps > 0
-            row = protocol.Late(file=arm.file, line=arm.line, end=arm.end, text=arm.text(), steps=steps, first=first)
+            row = protocol.Late(
+                file=arm.file, line=arm.line, end=arm.end, text=arm.text(), steps=steps, first=first, changes=False
+            )
             found.setdefault((arm.file, arm.line), row)
         return sorted(found.values(), key=lambda it: (it["steps"] is None, it["steps"], it["line"]))[:MOST]
 

@@ -6,20 +6,39 @@ called. The number of iterations of any other `while` loop is unknown.
 from __future__ import annotations
 
 import ast
+import math
 from types import FrameType
 from typing import Any, NamedTuple
 
 from .source import Source, last_name, looked_up, own_nodes, scope_of
 
 AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "track", "prefetch"}
+LOADERS: dict[tuple[str, int], int | None] = {}  # the batches of the loader that a line of the program reads
+ENDLESS = 10**12  # at least this many steps mean a loop without end, such as `range(sys.maxsize)`
+# Functions whose iterators are longer or shorter than the loader that they read.
+REPEATS = {"cycle", "ncycles", "repeat", "chain", "from_iterable", "islice", "zip_longest"}
 LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
 
-def scaled(total: int, steps: int, done: int | None) -> int:
-    """Converts `total` iterations of the innermost loop to steps. With gradient accumulation, a step takes several
-    iterations.
+class Pace:
+    """How many iterations of the innermost loop a step takes. With gradient accumulation, that is several; and the first
+    step may come late, for example once a replay buffer has enough entries.
     """
-    return max(total * steps // done, steps) if done and done > steps else total
+
+    def __init__(self) -> None:
+        self.first: tuple[int, int] | None = None  # the first known steps and iterations
+
+    def scaled(self, total: int, steps: int, done: int | None, is_last: bool = False) -> int:
+        """Converts `total` iterations to steps, after this many steps and iterations. With `is_last`, these are all
+        iterations of the program, so those before the first step count once.
+        """
+        if not done or done <= steps:
+            return total
+        self.first = self.first or (steps, done)
+        more, passed = steps - self.first[0], done - self.first[1]
+        if more <= 0 or passed <= 0:
+            return max(total * steps // done, steps)
+        return max(steps + (total - done) * more // passed if is_last else total * more // passed, steps)
 
 
 def epochs(loops: list[tuple[Any, FrameType]]) -> int | None:
@@ -48,12 +67,23 @@ def length_of_loop(loop: Any, frame: FrameType) -> int | None:
     """The number of iterations of a loop; None if it is unknown."""
     if not isinstance(loop, ast.While):
         length, most = length_of(loop.iter, frame), breaks_at(loop, frame)
+        if length is None and not calls(loop.iter) & REPEATS:
+            # A loader that has no name, as in `for x in DataLoader(…)`.
+            lines = (
+                (frame.f_code.co_filename, it) for it in range(loop.lineno, max(loop.body[0].lineno, loop.lineno + 1))
+            )
+            length = next((LOADERS[it] for it in lines if it in LOADERS), None)
         return length if most is None else min(most, most if length is None else length)
     counted = counted_while(loop)
     if counted is None:
         return None
     most, first = value_of(counted.test.comparators[0], frame), start(loop, counted.name, frame)
     return -(-(most - first) // counted.each) if type(most) is int and first is not None else None
+
+
+def calls(node: ast.AST) -> set[str]:
+    """The names of the functions that an expression calls."""
+    return {last_name(it.func) for it in ast.walk(node) if isinstance(it, ast.Call)}
 
 
 def breaks_at(loop: Any, frame: FrameType) -> int | None:
@@ -160,6 +190,12 @@ def length_of(node: Any, frame: FrameType) -> int | None:
     if name == "zip":
         lengths = [it for it in (length_of(it, frame) for it in node.args) if it is not None]
         return min(lengths, default=None)
+    if name == "product" and node.args and not node.keywords:
+        lengths = [it for it in (length_of(it, frame) for it in node.args) if it is not None]
+        return math.prod(lengths) if len(lengths) == len(node.args) else None
+    if name == "split" and isinstance(node.func, ast.Attribute):  # of scikit-learn's KFold
+        folds = vars(of).get("n_splits") if hasattr(of := value_of(node.func.value, frame), "__dict__") else None
+        return folds if type(folds) is int else None
     if name in AROUND and node.args:
         return length_of(node.args[0], frame)
     if name in ("items", "keys", "values") and isinstance(node.func, ast.Attribute):
@@ -169,14 +205,14 @@ def length_of(node: Any, frame: FrameType) -> int | None:
 
 def length(value: Any) -> int | None:
     """The length of an object over which a loop runs; None if the length is unknown."""
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, Dataset
 
     if isinstance(value, LENGTHS):
         return len(value)
-    if isinstance(value, DataLoader):
+    if isinstance(value, (DataLoader, Dataset)):
         try:
             return len(value)
-        except TypeError:
+        except Exception:
             return None  # the dataset has no length
     if "tqdm" in type(value).__module__:
         total = vars(value).get("total")

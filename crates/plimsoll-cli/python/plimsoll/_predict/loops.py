@@ -132,13 +132,22 @@ class Loop:
         if self.total is None or self.total <= FIRST + 1:
             return
         rest = self.total - self.given
-        grows = max(self.each.values(), default=0) * rest > SPARE
-        if not grows:
-            self.each = {}
-            # A short loop runs to its end: what remains of each may grow from epoch to epoch.
-            return None if seconds * rest < SHORT else self.skip()
+        if max(self.each.values(), default=0) * rest <= SPARE:
+            # A short loop runs to its end, because the memory that each loop leaves may grow from epoch to epoch. So does
+            # one that keeps something small: how much the code after it needs may depend on the number of batches.
+            keeps, self.each = bool(self.each), {}
+            if seconds * rest < (self.finish.left() / 2 if keeps else SHORT):
+                return None
+            if not keeps or not self.copies(seconds, rest):
+                self.skip()
+            return None
         if seconds * rest < self.finish.left() / 2:
             return
+        if not self.copies(seconds, rest) and not self.finish.take(seconds * rest):
+            self.skip()
+
+    def copies(self, seconds: float, rest: int) -> bool:
+        """Whether copies of one batch replace the `rest` of the batches, because making them takes most of the time."""
         making = self.making / max(self.made, 1)
         fast = max(seconds - making, 0) * rest
         if self.can_skip() and 2 * fast < seconds * rest and self.finish.take(fast):
@@ -146,8 +155,9 @@ class Loop:
                 self.pattern = copy.deepcopy(self.candidate)
             except Exception:
                 self.pattern = None  # this batch cannot be copied
-        if self.pattern is not None or not self.finish.take(seconds * rest):
+        if self.pattern is not None:
             self.skip()
+        return self.pattern is not None
 
     def waiting(self) -> int:
         """The number of batches that worker processes are already making."""

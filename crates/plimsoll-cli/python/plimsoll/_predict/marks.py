@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from .. import protocol
 from . import settings
@@ -29,3 +30,9 @@ def wait_for_others() -> None:
     until = time.time() + 10
     while marks(protocol.DONE) < world and world > 1 and time.time() < until:
         time.sleep(0.02)
+
+
+def wait_while(goes_on: Callable[[], bool]) -> None:
+    """Waits while another thread does something."""
+    while goes_on():
+        time.sleep(0.05)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
 from .._holding.holder import Holder
+from .conditions import COUNTERS, Condition
+from .source import last_name
 
 CLEARS = {"clear", "reset", "reset_states"}
 FREES = CLEARS | {"pop", "popleft", "popitem", "remove"}
@@ -41,17 +43,17 @@ def name_of(holder: Holder) -> str | None:
     return named and named[1]
 
 
-def room(holder: Holder) -> int | None:
-    """How many tensors a deque still takes before it drops the oldest; None if it is no such deque."""
-    found = re.search(r"deque of (\d+) tensors? of at most (\d+)", holder.text)
-    return max(int(found[2]) - int(found[1]), 0) if found else None
-
-
-def bounded(loops: list[Any], holder: Holder) -> bool:
-    """Whether a statement in these loops, under any condition, frees what a holder keeps, or whether it gets only keys
-    that it does not have. Then it is unknown how long it grows.
-    """
+def container_of(holder: Holder) -> str | None:
+    """The expression that leads to the outermost container of a holder: `kept` for a tensor in `kept[…].state`."""
     name = name_of(holder)
+    return name and name.split("[")[0]
+
+
+def bounded(loops: Iterable[Any], holder: Holder) -> bool:
+    """Whether a statement in these loops may, under some condition, free what a holder keeps, or adds only keys that
+    the holder does not have yet. Then it is unknown how long it grows.
+    """
+    name = container_of(holder)
     return name is not None and any(is_bounding(it, name) for loop in loops for it in ast.walk(loop))
 
 
@@ -60,7 +62,8 @@ def is_bounding(node: Any, name: str) -> bool:
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotIn):
         return ast.unparse(node.comparators[0]) == name
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FREES:
-        return ast.unparse(node.func.value) == name
+        freed = ast.unparse(node.func.value)
+        return freed == name or node.func.attr in CLEARS and name.startswith(f"{freed}.")
     if isinstance(node, ast.Delete):
         return any(isinstance(it, ast.Subscript) and ast.unparse(it.value) == name for it in node.targets)
     if isinstance(node, ast.Assign) and any(ast.unparse(it) == name for it in node.targets):
@@ -71,16 +74,39 @@ def is_bounding(node: Any, name: str) -> bool:
 
 def round_of(loop: Any, frame: FrameType, steps: int, functions: set[str]) -> Round:
     """Describes one round of this loop, which is running in this frame."""
-    others = (it for it in statements(loop.body) if not it.lineno <= frame.f_lineno <= (it.end_lineno or it.lineno))
+    stored = (it for it in ast.walk(loop) if isinstance(getattr(it, "ctx", None), ast.Store))
+    changed = {it.id if isinstance(it, ast.Name) else last_name(it) for it in stored}
+    found = statements(loop.body, lambda test: steady(test, frame, changed))
+    others = (it for it in found if not it.lineno <= frame.f_lineno <= (it.end_lineno or it.lineno))
     return Round(steps, frozenset(name for it in others for name in dropped(it)), frozenset(functions))
 
 
-def statements(body: list[Any]) -> Iterator[Any]:
-    """The statements that each round runs, except those of inner loops."""
+def statements(body: list[Any], result: Callable[[ast.expr], bool | None]) -> Iterator[Any]:
+    """The statements that each round runs, except those of inner loops. `result` is that of a test in all rounds, or
+    None if it is unknown.
+    """
     for it in body:
         yield it
         if isinstance(it, ast.With):
-            yield from statements(it.body)
+            yield from statements(it.body, result)
+        elif isinstance(it, ast.If):
+            holds = result(it.test)
+            yield from statements(it.body if holds else it.orelse if holds is False else [], result)
+
+
+def steady(test: ast.expr, frame: FrameType, changed: set[str]) -> bool | None:
+    """The result of a test that is the same in all rounds; None if it is unknown or may change. `changed` are the names
+    and attributes that the loop assigns.
+    """
+    condition = Condition(test, changed, set())
+    condition.look(frame, 0)
+    values = condition.last[1] if condition.last is not None else {}
+    names = {last_name(it) for it in ast.walk(test) if isinstance(it, (ast.Name, ast.Attribute))}
+    # A method may count `self.epoch`. A value that is not known is None.
+    may_change = (
+        names & (changed | COUNTERS) or condition.can_change() or any(isinstance(it, ast.Mod) for it in ast.walk(test))
+    )
+    return None if may_change or None in values.values() else condition.holds(values)
 
 
 def dropped(statement: Any) -> Iterator[str]:

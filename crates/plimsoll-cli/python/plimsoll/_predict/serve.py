@@ -263,7 +263,7 @@ class Serve:
         settings.RECORDS, settings.SETTLES, settings.STOPS = request["records"], request["settles"], request["stops"]
         settings.LOOKS = request["looks"]
         if request["counts"]:
-            settings.STEPS = COUNTED
+            settings.STEPS, settings.REACHES = COUNTED, False
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
         host.continue_as_program(request["reports"])
         self.watch.places = view.fork(request["view"])

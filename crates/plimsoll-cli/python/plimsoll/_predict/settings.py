@@ -7,6 +7,8 @@ import os
 FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER") or ""  # for the reports
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
 FURTHER = bool(os.environ.get("PLIMSOLL_PREDICT_FURTHER"))  # whether to run further steps for code that did not run
+# Whether to run further steps for sizes that change late, but for nothing else that did not run
+REACHES = bool(os.environ.get("PLIMSOLL_PREDICT_REACHES"))
 SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to run until the reserved bytes stop growing
 STOPS = bool(os.environ.get("PLIMSOLL_PREDICT_STOPS"))  # whether to leave out the code after the steps
 LOOKS = bool(os.environ.get("PLIMSOLL_PREDICT_LOOKS"))  # whether to look for memory at the peak that is not read again

@@ -19,11 +19,11 @@ REDUCE = (
 )
 ARITHMETIC = (
     "add.Tensor sub.Tensor mul.Tensor div.Tensor div.Tensor_mode floor_divide remainder.Tensor remainder.Scalar neg clamp"
-    " clamp.Tensor clamp_min clamp_max maximum minimum abs.out mean.dim"
+    " clamp.Tensor clamp_min clamp_max maximum minimum abs.out mean.dim sqrt hardtanh"
 )
 GATHER = (
     "index.Tensor index_select gather scatter_add masked_select where.self cat roll flip tril triu"
-    " searchsorted.Tensor bucketize.Tensor"
+    " searchsorted.Tensor bucketize.Tensor repeat_interleave.Tensor"
 )
 MADE = "arange.start_out linspace.out"
 CHANGED = (

@@ -225,15 +225,20 @@ class Known(Shadows):
     def changing(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps an operator that changes its first argument."""
         is_copy = operator._schema.name == "aten::copy_"
+        is_fill = operator._schema.name == "aten::fill_"
         is_bounded = bounds.is_bounded(operator)
 
         def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
             tensor = args[0]
+            # Small parameters and gradients are often set to zero; nothing else is known about them.
+            is_filled = is_fill and len(args) > 1 and bool(args[1]) and tensor.numel() <= bounds.MOST_FLOATS
             if is_copy and not tensor.is_cuda:
                 return self.copied_back(call, keys, args, kwargs)
             found = None
             with self.quiet():
-                if self.is_small(tensor) and (is_bounded or not tensor.is_floating_point() or self.shadows):
+                if self.is_small(tensor) and (
+                    is_bounded or is_filled or not tensor.is_floating_point() or self.shadows
+                ):
                     try:
                         found = self.changed(operator, args, kwargs)
                     except Exception as why:

@@ -74,9 +74,9 @@ def end_generation(module: Any) -> None:
 
 def trainer(module: Any) -> None:
     """Makes transformers' Trainer evaluate once after the steps, and stop."""
-    from . import finish
+    from . import trainers
 
-    finish.trainer(module, WATCH[0].finish_up, WATCH[0].growth)
+    trainers.trainer(module, WATCH[0].finish_up, WATCH[0].growth)
 
 
 def safetensors(module: Any) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 FILE = os.path.join(os.path.dirname(settings.FOLDER), "uncopied")
-# The file for what a command that the program starts may change. It counts only if the program fails.
+# The file for paths that a command started by the program may change. It counts only if the program fails.
 NAMED = f"{FILE}-by-a-command"
 
 UNKNOWN = 65534  # the owner or group of a file that the namespace does not have

@@ -7,6 +7,7 @@ step requests more than the step before, the peak may begin to rise later, so th
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 
 from .. import protocol
 from ..allocator import LEAST_GROWTH
@@ -30,26 +31,33 @@ class Varying:
         self.reserved: dict[int, list[int]] = {}
         self.began: tuple[float, float] | None = None  # the CPU time and wall-clock time at which waiting began
         self.is_unsettled = False
+        self.steps = 0
 
-    def note(self, requested: dict[int, int], peaks: dict[tuple[int, str], tuple[int, int]]) -> None:
-        """Called when a step is done."""
+    def note(
+        self, requested: dict[int, int], peaks: dict[tuple[int, str], tuple[int, int]], unfrozen: Container[int] = ()
+    ) -> None:
+        """Called when a step is done. On the devices `unfrozen`, more parameters are trained since this step: its batch
+        may be like those before, so the comparison begins again.
+        """
+        self.steps += 1
+        for device in [it for it in self.requested if it in unfrozen]:
+            del self.requested[device], self.reserved[device]
         for device, bytes in requested.items():
             self.requested.setdefault(device, []).append(bytes)
             self.reserved.setdefault(device, []).append(peaks.get((device, "reserved"), (0, 0))[0])
 
     def waits(self, total: int | None, grows: bool = False) -> bool:
-        """Whether to run one more step. `total` is the number of steps of the complete program, if it is known. If memory
-        that stays grows, this explains requests that rise.
+        """Whether to run one more step. `total` is the number of steps of the complete program, if it is known. If the
+        memory that remains after a step grows, this explains requests that rise.
         """
-        steps = max(map(len, self.requested.values()), default=0)
         open = [it for it in self.requested if self.is_open(it) or not grows and self.rises(it)]
-        if not settings.FURTHER or settings.ranks() > 1 or settings.PLAN or not open or steps == total:
+        if not settings.FURTHER or settings.ranks() > 1 or settings.PLAN or not open or self.steps == total:
             self.is_unsettled = False
             return False
         now = time.process_time(), time.monotonic()
         self.began = self.began or now
         spent = max(now[0] - self.began[0], (now[1] - self.began[1]) / WAITING)
-        self.is_unsettled = spent > SECONDS or steps >= MOST
+        self.is_unsettled = spent > SECONDS or self.steps >= MOST
         return not self.is_unsettled
 
     def varies(self, device: int) -> bool:

@@ -40,6 +40,7 @@ from .optimizers import Hosted, shares_parameters
 from .reads import Reads
 from .settings import number
 from .shadows import Known
+from .states import States
 from .timing import Timing
 from .varying import Varying
 from .warnings import Warnings
@@ -69,8 +70,8 @@ class Watch:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
         self.timing = Timing(self.reads, self.known, self.stop)
         self.finish_up = Finish(torch)
-        self.growth, self.late, self.varying = Growth(torch), Late(torch), Varying()
-        self.growing, self.falling = Growing(torch), Falling(torch)
+        self.states, self.late, self.varying = States(torch, lambda: self.steps), Late(torch), Varying()
+        self.growth, self.growing, self.falling = Growth(torch, self.states), Growing(torch), Falling(torch)
         self.warnings, self.graphs = Warnings(torch, self.reads), Graphs(torch, self.count)
         self.hosted = Hosted(torch)
         sparse.torch_save(torch)
@@ -104,14 +105,11 @@ class Watch:
     def begin(self) -> None:
         """Sets all counts to zero, at the start and in a forked child."""
         self.pid = os.getpid()
-        self.started = False
-        self.allocator = "native"
+        self.started, self.allocator = False, "native"
         self.visible: list[str] = []  # CUDA_VISIBLE_DEVICES when CUDA was initialized
-        self.state = "running"
-        self.failures = 0  # requests that ran out of memory
-        self.failed_step = 0  # the step of the last of them
-        self.status = 0  # the exit status of a process that exits by itself
-        self.is_dumped = False  # whether a snapshot was written when a request failed
+        self.state, self.stopping = "running", False
+        self.failures = self.failed_step = 0  # requests that ran out of memory; the step of the last of them
+        self.status, self.is_dumped = 0, False  # the status that it exits with; whether a failed request was recorded
         self.steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # by optimizer
         self.passes: dict[tuple[CodeType, int], int] = {}  # backward passes by line, while there is no optimizer
         self.counted = 0  # the number of steps so far
@@ -191,6 +189,7 @@ class Watch:
             watch.steps.setdefault(self, 0)
             watch.warnings.made(self, sys._getframe(1))
             watch.late.begin()
+            watch.finish_up.made(sys._getframe(1))
             begin(self, *args, **kwargs)
 
         @functools.wraps(backward)
@@ -240,7 +239,7 @@ class Watch:
             return self.timing.stepped(steps)
         finish = self.finish_up
         if finish.finishing:
-            if not finish.goes_on(sys._getframe(1)):
+            if not finish.goes_on(sys._getframe(1), self.growth.scopes):
                 self.stop("stopped", 0)
             return
         if steps <= self.counted:
@@ -249,8 +248,8 @@ class Watch:
         self.measure(steps)
         finish.stepped()
         # While batches vary, levels may rise only because batches get larger.
-        self.growth.note(self.peaks, varies=self.varying.began is not None)
-        self.varying.note(self.requested, self.peaks)
+        self.growth.note(self.peaks, varies=self.varying.began is not None, given=finish.given)
+        self.varying.note(self.requested, self.peaks, self.states.unfrozen)
         if finish.runs_on:
             return self.begin_rest() if finish.ran_on(steps, self.growth.total) else None
         self.late.ends_early = finish.may_go_on()
@@ -261,10 +260,10 @@ class Watch:
             total, grows = self.growth.total, bool(self.growth.growing())
             is_last = not self.late.waits(steps, total) and not self.varying.waits(total, grows)
         if settings.PLAN is None:
-            self.growth.waited(self.growing.stepped(self.growth.growing(), steps, is_last))
+            self.growth.survey(self.growing, sys._getframe(1), steps, is_last)
         if is_last and not settings.STOPS and finish.may_go_on():
             self.begin_rest()
-        elif is_last and not finish.can_run_on(sys._getframe(1), steps, self.growth.total):
+        elif is_last and not finish.can_run_on(sys._getframe(1), steps, self.growth.total, self.growth.scopes):
             self.stop("stopped", 0)
         self.report()
 
@@ -313,7 +312,7 @@ class Watch:
                 if finish.finishing:
                     finish.note_level()
                 if finish.is_up():
-                    finish.look(sys._current_frames().get(threading.main_thread().ident or 0))
+                    finish.look(sys._current_frames().get(threading.main_thread().ident or 0), self.growth.scopes)
                     return self.stop("stopped", 0)
         # A process that only started others, like torchrun, waits for their reports.
         until = time.time() + 10
@@ -324,7 +323,7 @@ class Watch:
     def end(self) -> None:
         """Called at interpreter exit. Stores the exception that ended the process, if an exception did."""
         if self.state != "running" or os.getpid() != self.pid:
-            return
+            return marks.wait_while(lambda: self.stopping)  # the waiting thread ends this process
         self.state = "ended"
         failure = getattr(sys, "last_value", None)
         if failure is not None and (self.finish_up.finishing or self.timing.is_on) and not self.failures:
@@ -351,20 +350,19 @@ class Watch:
     def stop(self, state: str, code: int) -> None:
         """Exits without running the program's `finally` blocks or handlers, which might save a model of zeros."""
         self.state = state
-        self.finish(dump=True)
+        self.stopping = threading.current_thread() is not threading.main_thread()
+        code = code if self.finish(dump=True) else code or 1
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(Exception):
                 stream.flush()
-            except Exception:
-                pass
         if "multiprocessing.process" in sys.modules:
             for child in sys.modules["multiprocessing.process"].active_children():
                 child.terminate()
         marks.wait_for_others()
         self.leave(code)
 
-    def finish(self, dump: bool) -> None:
-        """Makes the last measurement and report, and a snapshot if `dump` is set. Must not fail the program."""
+    def finish(self, dump: bool) -> bool:
+        """Makes the last measurement, report and, with `dump`, snapshot. Never raises. Returns whether they were written."""
         try:
             self.measure(self.count() + 1)
             self.host.end()
@@ -374,8 +372,10 @@ class Watch:
             if self.started:
                 self.host.weigh()
                 marks.mark(protocol.DONE)
+            return True
         except Exception as why:
             print(f"plimsoll: the memory of process {self.pid} is not recorded: {why}", file=sys.stderr)
+            return False
 
     def count(self) -> int:
         """The number of steps so far."""
@@ -413,7 +413,7 @@ class Watch:
         """Writes PyTorch's snapshot."""
         if self.allocator != "native" or not settings.RECORDS:
             return
-        dump_snapshot(self.torch, os.path.join(settings.FOLDER, f"{self.pid}.pickle"))
+        dump_snapshot(self.torch, os.path.join(settings.FOLDER, f"{self.pid}.pickle"), list(self.steps))
 
     def report(self) -> None:
         """Writes this process's report: protocol.py has its fields."""
@@ -471,16 +471,17 @@ class Watch:
             went_on=bool(finish.finishing),
             whole=finish.is_whole,
             ended=self.state == "ended",
-            late=self.late.rows(self.growth.total) if is_cut and not finish.is_whole else [],
+            late=finish.late(self.late.rows(self.growth.total, self.count())) if is_cut else [],
             after=finish.after if self.state == "stopped" else [],
             unseen=finish.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,
+            breaks=self.growth.find_break(self.reads.sites.values(), self.count(), self.state),
             growth=finish.growth(self.growth, self.growing.found),
             climbs=[] if finish.is_whole else self.growth.climbs(),
             varying=[] if finish.is_whole else self.varying.rows(),
             batches=finish.batches.row() if finish.batches else None,
             holders=self.growing.rows(),
-            loops=[row for row in (it.row() for it in finish.loops) if row],
+            loops=finish.cut_loops(),
             grew=self.state == "stopped" and finish.grew(),
             warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),
             graphs=[] if self.passes else self.graphs.rows(self.state == "ended", trains=bool(len(self.steps))),

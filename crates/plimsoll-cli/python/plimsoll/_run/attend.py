@@ -201,7 +201,7 @@ class Attend:
         skipped.
         """
         rows = self.gauges.falling.rows()
-        found = [f"{sizes.shown(it['bytes'])} are no longer live since step {it['step']}: {it['text']}" for it in rows]
+        found = [f"{sizes.shown(it['bytes'])} have not been live since step {it['step']}: {it['text']}" for it in rows]
         skipped = self.gauges.skipped
         skipped.settle()
         if skipped.count:

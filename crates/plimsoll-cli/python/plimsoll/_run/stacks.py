@@ -1,5 +1,5 @@
-"""Decides for which requests the recorded history contains a Python stack. A stack costs the host 1 to 4 µs. That takes
-no extra time if the step is GPU-bound, but up to a sixth of a step with small kernels.
+"""Decides for which requests the recorded history contains a Python stack. A stack costs the host 1 to 4 µs. If the
+step is GPU-bound, stacks take no extra time; with small kernels, they take up to a sixth of a step.
 
 At first, all requests have a stack. After FIRST steps, windows of steps with and without stacks alternate. If the
 windows show, beyond the noise, that stacks make steps longer by at most MOST, all steps keep their stacks.

@@ -34,6 +34,7 @@ from .fsdp import Fsdp
 from .host_outputs import HostOutputs
 from .lora import Lora
 from .memory_budget import MemoryBudget
+from .micro_batch import MicroBatch
 from .no_compile import NoCompile
 from .no_grad import NoGrad
 from .offload import Offload
@@ -49,6 +50,7 @@ from .weights import Bf16Weights, Half
 # The outermost technique comes first: each technique wraps those after it.
 ALL = (
     Batch,
+    MicroBatch,
     Count,
     Expandable,
     NoCompile,

@@ -24,7 +24,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..frames import is_library, of_program
-from . import context, observers
+from . import batch_source, context, observers
 
 FACTORIES = "randn rand randint zeros ones empty full arange tensor as_tensor from_numpy normal randperm".split()
 MOVES = "to cuda".split()
@@ -42,6 +42,8 @@ class Batch:
         self.seen: int | None = None  # the first model call's batch
         self.is_called = self.is_generating = False
         self.places: dict[int, list[str]] = {}  # by rows: where such tensors are made or moved
+        # By rows: the numbers in the source that set them, or why there is none. By line, so that each is looked for once.
+        self.numbers: dict[int, dict[Any, batch_source.Number | str]] = {}
 
     def begin(self) -> None:
         for name in FACTORIES:
@@ -64,6 +66,10 @@ class Batch:
             frame = sys._getframe(1)
             if is_library(frame.f_code.co_filename) or is_constructing(frame):
                 return result
+            if not self.rows and isinstance(result, torch.Tensor) and result.dim() and not result.requires_grad:
+                known, place = self.numbers.setdefault(result.size(0), {}), (frame.f_code, frame.f_lasti)
+                if place not in known and len(known) < batch_source.MOST:
+                    known[place] = batch_source.numbers(frame, result.size(0))
             return self.changed(result)
 
         return make
@@ -151,7 +157,10 @@ class Batch:
             detail = "the model is called without a tensor" if self.is_called else "no module was called"
             return dict(applied=False, detail=detail, lines=[])
         places = self.places.get(self.seen, [])
-        return dict(applied=True, detail="", lines=[], batch=self.seen, places=places)
+        found = list(self.numbers.get(self.seen, {}).values())
+        numbers = [it._asdict() for it in dict.fromkeys(it for it in found if not isinstance(it, str))]
+        why = next((it for it in found if isinstance(it, str)), "" if found else "no line of the loop makes it")
+        return dict(applied=True, detail="", lines=[], batch=self.seen, places=places, numbers=numbers, unknown=why)
 
 
 def is_constructing(frame: Any) -> bool:

@@ -159,12 +159,15 @@ def check(name: str, root: Any) -> None:
     why = context.wrapped_class(root)
     if why is None and context.is_sharded(root):
         why = "FSDP2 shards the model"
-    norms = [path for path, it in root.named_modules() if isinstance(it, torch.nn.modules.batchnorm._BatchNorm)]
-    if why is None and norms:
-        why = f"batch normalization depends on the whole batch ({norms[0]})"
-    why = why or hooked(root)
+    why = why or normed(root) or hooked(root)
     if why is not None:
         context.refuse(name, why)
+
+
+def normed(root: Any) -> str | None:
+    """The reason why the batch cannot be split, if the model has batch normalization; otherwise None."""
+    norms = [path for path, it in root.named_modules() if isinstance(it, torch.nn.modules.batchnorm._BatchNorm)]
+    return f"batch normalization depends on the whole batch ({norms[0]})" if norms else None
 
 
 def hooked(root: Any) -> str | None:

@@ -43,7 +43,7 @@ enum Relation {
     OtherProcess,
 }
 
-/// For each file of one rank, whether it counts.
+/// Decides for each file of one rank whether it counts.
 pub(super) fn judged(files: &[&Explained]) -> Vec<Judged> {
     let recorded: Vec<Recorded<'_>> = files.iter().map(|file| Recorded::of(file)).collect();
     decided(&recorded)

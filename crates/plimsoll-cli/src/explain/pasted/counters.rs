@@ -48,7 +48,7 @@ pub(super) fn said(counters: &Counters, shown: Shown) -> Said {
     }
 }
 
-/// Advice about cached memory that cannot be released, if a large part of the memory is cached and cannot be released.
+/// Advice about cached memory that cannot be released, if it is a large part of the memory.
 fn pinned(counters: &Counters, shown: Shown) -> Option<String> {
     let (pinned, reserved) = (counters.inactive_split.current_bytes?, counters.reserved.current_bytes?);
     (pinned > reserved / 10).then(|| {

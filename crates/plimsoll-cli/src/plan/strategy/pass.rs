@@ -95,7 +95,7 @@ impl<'a> Pass<'a> {
     }
 
     /// The useful techniques that can join sets of this kind. Leaves out techniques that another useful technique
-    /// replaces, and techniques that exclude `beside`.
+    /// replaces, and techniques that cannot be combined with `beside`.
     pub(super) fn joined(&self, joins: Joins, beside: Option<Technique>) -> Set {
         let fits_beside = |it: Technique| beside.is_none_or(|beside| beside.excluded_by(it).is_none());
         let joining = Technique::all().filter(|it| it.row().joins <= joins && self.is_useful(*it));

@@ -57,7 +57,7 @@ struct Effect {
     logits: f64,
     copies: f64,
     gaps: f64,
-    /// The time that it adds, as a fraction of the program's own time.
+    /// The time that the technique adds, as a fraction of the program's own time.
     time: f64,
     /// The time to copy all activations to the host and back, as a fraction of the program's own time.
     copies_s: f64,

@@ -361,6 +361,8 @@ pub(super) mod tests {
             host_s: None,
             batch: None,
             places: Vec::new(),
+            numbers: Vec::new(),
+            unknown: String::new(),
         };
         Trial { techniques: vec![applied], ..trial() }
     }

@@ -45,6 +45,10 @@ pub(crate) struct Growth {
     pub(crate) total: Option<u64>,
     /// Whether the memory is freed after `total` steps.
     pub(crate) resets: bool,
+    /// Whether gradients and optimizer states grow, which all parameters have after `total` steps.
+    pub(crate) is_states: bool,
+    /// The line of a statement that may end the loop before `total` steps, depending on an unknown value.
+    pub(crate) breaks: Option<String>,
     /// Whether only the peak grows, and not the memory that remains after a step.
     pub(crate) is_peak: bool,
     /// The responsible line: for growth by step, the line that allocates the kept blocks; for growth by
@@ -59,7 +63,8 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Of all growth that was found, the growth that reaches the highest level. The verdict depends on this growth.
+    /// Of all growth that was found, returns the growth that reaches the highest level. The verdict depends on this
+    /// growth.
     pub(crate) fn of(judged: &Judged, target: &Target) -> Option<Growth> {
         let capacity_bytes = target.capacity_bytes();
         let steps = judged.report.growth.iter().filter(|it| it.device == judged.peaks.device);
@@ -75,12 +80,13 @@ impl Growth {
 }
 
 fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Option<Growth> {
-    // A program that ended by itself makes no more steps, even if its loops have iterations left: it may
-    // have broken out of a loop.
-    if !judged.report.cut {
+    // A program that ended by itself makes no more steps, even if its loops have iterations left: it may have broken out of
+    // a loop. If it did so because of an unknown value, it may make more steps on a GPU.
+    let breaks = judged.report.breaks.as_ref();
+    if !judged.report.cut && !breaks.is_some_and(|it| it.is_early) {
         return None;
     }
-    let GrowingSteps { bytes, every, times, steps, total, resets, quickens, climbs, .. } = *growing;
+    let GrowingSteps { bytes, every, times, steps, total, resets, quickens, climbs, states, .. } = *growing;
     let every = every.max(1);
     // A tensor that grows by `cat` exists twice for a moment, so the peak rises by more than the memory that remains.
     let more_each = bytes.max(growing.peak_bytes);
@@ -106,6 +112,8 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
         seen: steps,
         total,
         resets,
+        is_states: states,
+        breaks: breaks.map(|it| place(&it.file, it.line)),
         is_peak: climbs,
         line: if climbs { None } else { kept_line(judged, times, every, bytes) },
         end_bytes,
@@ -202,6 +210,8 @@ fn of_batches(judged: &Judged, capacity_bytes: u64) -> Option<Growth> {
             seen: cut.given,
             total: cut.total,
             resets: false,
+            is_states: false,
+            breaks: None,
             is_peak: false,
             line,
             end_bytes,

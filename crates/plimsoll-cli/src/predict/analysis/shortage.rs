@@ -27,7 +27,7 @@ pub(crate) struct Shortage {
 }
 
 impl Report {
-    /// If a request outside PyTorch's allocator did not fit and ended this process: this request.
+    /// The request outside PyTorch's allocator that did not fit and ended this process, if there is one.
     pub(crate) fn outside_shortage(&self) -> Option<Shortage> {
         let (Refused { row, free_bytes }, error) = (self.refused.as_ref()?, self.error.as_ref()?);
         let part = if row.part.is_empty() { String::new() } else { format!(" ({})", row.part) };

@@ -62,7 +62,7 @@ impl Session {
                 supervisor(command, &spec, args.quiet).map_err(|why| Unrun::Refused(unreadable(&why)))?;
             let (ended, mut ending) = run(&mut supervisor, args.timeout, stop, run_folder, &self.signals)
                 .map_err(Unrun::Unstarted)?;
-            // What a command may have changed counts only if the program failed.
+            // A file that a command may have changed counts only if the program failed.
             let named = || match ended {
                 Ended::Status(_) => first_line(&run_folder.join(UNCOPIED_BY_A_COMMAND)),
                 _ => None,

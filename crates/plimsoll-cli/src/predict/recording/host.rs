@@ -14,7 +14,7 @@ pub(crate) enum Phase {
     /// Before the first step. A program without steps stays in this phase.
     Load,
     Step,
-    /// After training: evaluation, saving.
+    /// After training, such as evaluation and saving.
     After,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Process {
     /// When the process began and when it last wrote its file, on a clock that all processes share.
     pub(crate) began_ns: u64,
     pub(crate) ended_ns: u64,
-    /// The most pinned memory at any time. A peak of all memory may have less.
+    /// The most pinned memory at any time. At the peak of all memory, less may be pinned.
     pub(crate) pinned_bytes: u64,
     /// The process's peaks, by phase.
     pub(crate) peaks: Vec<Peak>,

@@ -36,7 +36,7 @@ pub(in crate::predict) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> Str
     graphs.into_iter().take(MOST).map(sentence).collect()
 }
 
-/// The same facts as JSON.
+/// The graphs that no backward pass uses, as JSON.
 pub(super) fn json(outcome: &Outcome) -> Vec<Value> {
     let graphs = outcome.measured().into_iter().flat_map(|judged| &judged.report.graphs);
     graphs

@@ -56,10 +56,14 @@ fn batches(Batches { made, total }: Batches) -> String {
 }
 
 fn sentence(late: &Late, steps: u64) -> String {
-    let Late { file, line, end, text, steps: after, first } = late;
+    let Late { file, line, end, text, steps: after, first, changes } = late;
     let end = if end > line { format!("-{end}") } else { String::new() };
     let next = after.map_or_else(String::new, |after| format!("--steps {after} or "));
     let at = place(file, *line);
+    if *changes {
+        let step = after.map_or_else(String::new, |after| format!(" in step {}", thousands(after)));
+        return format!("not seen: {at} (`{text}`) changes{step}; add {next}--whole");
+    }
     let ran = if *first {
         "ran only in the first step, when the optimizer had no state".to_owned()
     } else {

@@ -53,7 +53,7 @@ pub(super) fn account(
             "reserved by PyTorch when the process's memory peaked; {at_its_own} at PyTorch's own peak{when}"
         )
     } else if is_allocated {
-        format!("allocated by PyTorch at its peak{when}; on a larger GPU, its cache takes more")
+        format!("allocated by PyTorch at its peak{when}; on a larger GPU, its cache is larger")
     } else if reserved_bytes > measured_bytes {
         format!("reserved by PyTorch at the end, computed; {} measured", size(measured_bytes))
     } else {

@@ -1,6 +1,7 @@
 //! The memory that the deciding process uses on the GPU outside PyTorch's allocator: the rows, their values for
 //! programs, and advice on saving memory there.
 
+use plimsoll_gpu::nccl::{Communicator, Topology, Variables, Version};
 use plimsoll_gpu::outside::{self, Basis};
 use plimsoll_trace::report::{Cell, Rank, Row, Section};
 use serde_json::{Value, json};
@@ -122,23 +123,67 @@ pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64
         ranks == 2 && owner.part("peers") > 0 && owner.part("ring") == 0 && communicators.len() > 1
     };
     let pairs = sum(&|owner, ranks| if is_pair(owner, ranks) { owner.part("base") } else { 0 });
-    // With a buffer of 1 MiB instead of 4 MiB, a channel takes 2 MiB instead of 12.
+    // With a buffer of 1 MiB instead of 4 MiB, a channel takes 10 MiB instead of 12.
     let is_default = std::env::var_os("NCCL_BUFFSIZE").is_none();
     let buffers = sum(&|owner, _| (owner.part("ring") + owner.part("peers")) / 6);
+    let (channels, most) = fewer_channels(&communicators, target);
     let saves = [
-        (alone, "groups of one rank have communicators: leave dimensions of size 1 out of the device mesh"),
+        (
+            alone,
+            "groups of one rank have communicators: leave dimensions of size 1 out of the device mesh".to_owned(),
+        ),
         (
             pairs,
             "send and recv create a communicator for each pair of ranks: pass a device_id to init_process_group, or use \
-             batch_isend_irecv",
+             batch_isend_irecv"
+                .to_owned(),
         ),
         (
             if is_default { buffers } else { 0 },
-            "NCCL's buffers: NCCL_BUFFSIZE=1048576 makes them smaller, and large collectives slower",
+            "NCCL's buffers: NCCL_BUFFSIZE=1048576 makes them smaller, and large collectives slower".to_owned(),
+        ),
+        (
+            channels,
+            format!("NCCL's channels: NCCL_MAX_NCHANNELS={most} makes them half as many, and large collectives slower"),
         ),
     ];
     let worth_bytes = target.total_bytes / WORTH;
     let lines = saves.into_iter().filter(|(bytes, _)| *bytes > 0 && *bytes >= worth_bytes);
     let lines = lines.map(|(bytes, what)| format!("{} can be saved outside PyTorch: {what}", size(bytes)));
     Section::lines("outside_advice", Rank::Screen, lines)
+}
+
+/// The bytes that are saved if communicators have at most half as many channels, and that number. Zeros if a variable
+/// sets the number, or the communicators are not those of ranks on one machine.
+fn fewer_channels(communicators: &[(&Owner<'_>, u64)], target: &Target) -> (u64, u32) {
+    let set = |name: &str| std::env::var(name).ok();
+    if set("NCCL_MAX_NCHANNELS").is_some() {
+        return (0, 0);
+    }
+    let own = |ranks: u64, most| {
+        let variables = Variables { max_channels: most, ..Variables::read(set) };
+        let topology = Topology::node(target.listed, u32::try_from(ranks).unwrap_or(u32::MAX));
+        Communicator::new(topology, variables, Version::MEASURED)
+    };
+    let is_own = |owner: &Owner<'_>, it: &Communicator| {
+        let ring = owner.part("ring");
+        owner.part("base") == it.base().device && (ring == 0 || ring == it.ring().device)
+    };
+    let known: Vec<(&Owner<'_>, u64, Communicator)> = communicators
+        .iter()
+        .map(|(owner, ranks)| (*owner, *ranks, own(*ranks, None)))
+        .filter(|(owner, ranks, it)| *ranks > 1 && is_own(owner, it))
+        .collect();
+    let most = known.iter().map(|(.., it)| it.channels.collective / 2).max().unwrap_or(0);
+    if most == 0 {
+        return (0, 0);
+    }
+    let saved = known.iter().map(|(owner, ranks, it)| {
+        let fewer = own(*ranks, Some(most));
+        let ring = if owner.part("ring") > 0 { it.ring().device - fewer.ring().device } else { 0 };
+        let left = u64::from(fewer.channels.per_peer.min(it.channels.per_peer));
+        let peers = owner.part("peers") - owner.part("peers") * left / u64::from(it.channels.per_peer.max(1));
+        it.base().device - fewer.base().device + ring + peers
+    });
+    (saved.sum(), most)
 }

@@ -34,7 +34,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let falls = outcome.falls();
     let fallen = falls
         .iter()
-        .map(|it| format!("{} are no longer live since step {}: {}", size(it.bytes), it.step, it.text));
+        .map(|it| format!("{} have not been live since step {}: {}", size(it.bytes), it.step, it.text));
     sections.push(Section::lines("falls", Rank::Head, fallen).valued(json::falls(falls)));
     sections.push(Section::lines("not_seen", Rank::Head, late::lines(outcome)));
     sections.extend(other_runs(outcome, target, shown));

@@ -20,12 +20,19 @@ fn scope(outcome: &Outcome) -> String {
     let report = &judged.report;
     let (steps, unrun) = (reads::counted(report.steps), unrun(report));
     match (report.cut, report.went_on) {
-        (false, _) => String::new(),
+        (false, _) => broken(report),
         (true, false) if unrun.is_empty() => format!(" in {steps}{}", late(report)),
         (true, false) => format!(" in {steps}{unrun}"),
         (true, true) if unrun.is_empty() => format!(" in {steps} and after the training{}", late(report)),
         (true, true) => format!(" in {steps} and part of the code after them{unrun}"),
     }
+}
+
+/// A phrase for a training loop that an unknown value ended early. Empty if none did.
+fn broken(report: &Report) -> String {
+    let Some(it) = report.breaks.as_ref().filter(|it| it.is_early) else { return String::new() };
+    let steps = reads::counted(report.steps);
+    format!(" in {steps}, after which an unknown value ended the loop ({})", place(&it.file, it.line))
 }
 
 /// The code after the last step that may need memory and did not run, in parentheses. Empty if there is none.
@@ -40,16 +47,31 @@ fn unrun(report: &Report) -> String {
     format!(" ({}{more} after the loop {were} not run: --whole)", place(&first.file, first.line))
 }
 
+/// The line of the next size that changes after the last step, and the step in which it changes.
+pub(crate) fn changes(report: &Report) -> Option<(String, u64)> {
+    let first = report.late.iter().find(|late| late.changes)?;
+    Some((place(&first.file, first.line), first.steps?))
+}
+
 /// The code of the training loop that may need memory and did not run, in parentheses. Empty if there is none.
 fn late(report: &Report) -> String {
     let mut lines = report.late.iter().filter(|late| !late.first);
     let Some(first) = lines.next() else { return String::new() };
+    let at = place(&first.file, first.line);
+    if let Some(step) = first.steps.filter(|_| first.changes) {
+        let more = match lines.count() {
+            0 => String::new(),
+            1 => ", and 1 more line was not run".to_owned(),
+            more => format!(", and {more} more lines were not run"),
+        };
+        return format!(" ({at} changes in step {}{more}: --whole)", thousands(step));
+    }
     let more = match lines.count() {
         0 => " was".to_owned(),
         1 => " and 1 more line were".to_owned(),
         more => format!(" and {more} more lines were"),
     };
-    format!(" ({}{more} not run: --whole)", place(&first.file, first.line))
+    format!(" ({at}{more} not run: --whole)")
 }
 
 /// A clause about reserved bytes that were still growing when the run was cut short, because steps differ in size.
@@ -207,12 +229,15 @@ fn without_function(line: &str) -> &str {
 
 /// The sentence for memory that grows until it runs out.
 fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
-    let Growth { each, bytes, every, seen, total, line, end_bytes, out_at, is_peak, .. } = growth;
+    let Growth { each, bytes, every, seen, total, line, end_bytes, out_at, is_peak, breaks, .. } = growth;
     let (bytes, often) = (size(*bytes), one_in(*each, *every));
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     match (each, end_bytes, out_at) {
         (Each::Step | Each::Epoch, _, Some(out_at)) => {
             let of = total.map_or_else(String::new, |total| format!(" of {}", thousands(total)));
+            let unless = breaks
+                .as_ref()
+                .map_or_else(String::new, |line| format!(", unless {line} ends the loop before"));
             let out_at = thousands(*out_at);
             if *is_peak {
                 let seen = thousands(*seen);
@@ -221,7 +246,7 @@ fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> Str
                 );
             }
             let each = each.name();
-            format!("grows by {bytes} {often}: out of memory at about {each} {out_at}{of}{place}")
+            format!("grows by {bytes} {often}: out of memory at about {each} {out_at}{of}{place}{unless}")
         }
         (Each::Batch, Some(end), _) => format!(
             "runs OUT of memory: needs about {}{}, {} more than {} offers; grows by {bytes} a batch{place}",
@@ -277,10 +302,13 @@ pub(crate) fn growth(growth: &Growth) -> Option<String> {
 /// A phrase for the moment when growth from step to step ends.
 fn at_the_end(growth: &Growth) -> String {
     let total = thousands(growth.total.unwrap_or(0));
-    if growth.resets {
-        format!(" after {total} steps, when it is full or dropped")
+    if growth.is_states {
+        format!(" after {total} steps, when all parameters are trained")
+    } else if growth.resets {
+        format!(" after {total} {}s, when it is full or dropped", growth.each.name())
     } else {
-        format!(" at the end of its {total} {}s", growth.each.name())
+        let its = if growth.breaks.is_some() { "at most" } else { "its" };
+        format!(" at the end of {its} {total} {}s", growth.each.name())
     }
 }
 

@@ -125,8 +125,8 @@ impl Row {
     }
 }
 
-/// How much the values of `--assume`, or the largest values, change the peak, as the end of a warning about all lines
-/// with such values. `None` if this is unknown.
+/// The end of a warning about all lines with such values: how much the values of `--assume`, or the largest values,
+/// change the peak. `None` if this is unknown.
 fn together(
     outcome: &Outcome,
     share: usize,

@@ -29,7 +29,7 @@ pub(super) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<
     }
     if let (2.., Some(Freed { allocated_bytes, .. })) = (found.len(), savings.together) {
         let before = size(savings.before_bytes);
-        found.push(format!("all changes together give {} instead of {before}", size(allocated_bytes)));
+        found.push(format!("all changes together lower the peak from {before} to {}", size(allocated_bytes)));
     }
     if let (Some(last), true) = (found.last_mut(), fits_now(outcome, savings)) {
         last.push_str(", which fits");
@@ -104,17 +104,17 @@ fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
     }
 }
 
-/// The clause `` `del x, aug` after line 12 gives 4.58 GiB instead of 5.58 GiB ``.
+/// The clause `` `del x, aug` after line 12 lowers the peak from 5.58 GiB to 4.58 GiB ``.
 fn gives(rows: &[&Saving], freed: Option<Freed>, savings: &Savings, size: &impl Fn(u64) -> String) -> String {
     let rows: Vec<&Waste> = rows.iter().map(|row| &row.waste).collect();
     let lines = places(&rows);
     let is_one_file = rows.iter().all(|row| row.file == rows[0].file);
     let said: Vec<String> = lines.iter().map(|line| line.said(!is_one_file)).collect();
-    let verb = if said.len() == 1 { "gives" } else { "give" };
+    let verb = if said.len() == 1 { "lowers" } else { "lower" };
     let said = said.join(", ");
     match freed {
         Some(Freed { allocated_bytes, .. }) => {
-            format!("{said} {verb} {} instead of {}", size(allocated_bytes), size(savings.before_bytes))
+            format!("{said} {verb} the peak from {} to {}", size(savings.before_bytes), size(allocated_bytes))
         }
         None if savings.together.is_some() => said,
         None => format!(
@@ -128,7 +128,7 @@ fn at(row: &Waste) -> String {
     place(&row.file.to_string_lossy(), row.line)
 }
 
-/// The same facts as JSON.
+/// The memory that is not needed, as JSON.
 pub(super) fn json(outcome: &Outcome) -> Option<Value> {
     let savings = outcome.savings.as_ref()?;
     let row = |row: &Saving| {

@@ -46,7 +46,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// Whether a file in it is a download.
+    /// Whether a file in this cache is a download.
     fn has_downloaded(&self, path: &Path) -> bool {
         let Ok(within) = path.strip_prefix(&self.folder) else { return false };
         self.is_hub || within.components().any(|part| part.as_os_str() == HUB)

@@ -18,8 +18,8 @@ use rustix::process::{getgid, getuid};
 /// (`uncopied.py`).
 pub(in crate::predict) const UNCOPIED: &str = "uncopied";
 
-/// The same for a path that a command names which the program started, such as a shell. It is not known whether the
-/// command changed that file.
+/// Like [`UNCOPIED`], for a path that is an argument of a command that the program started, such as a shell. It is not known
+/// whether the command changed that file.
 pub(in crate::predict) const UNCOPIED_BY_A_COMMAND: &str = "uncopied-by-a-command";
 
 /// The maximum number of files to examine below a folder, starting with the nearest.

@@ -1,7 +1,8 @@
-//! `plimsoll train gpt`: a GPT-2 on the characters of a text, as in nanoGPT's `shakespeare_char`. `model.rs` is the network
-//! in training, and `sample.rs` generates text.
+//! `plimsoll train gpt`: a GPT-2 on the characters of a text, as in nanoGPT's `shakespeare_char`. `published.rs` has the sizes of
+//! the published models, `model.rs` is the network in training, and `sample.rs` generates text.
 
 mod model;
+mod published;
 mod sample;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use plimsoll::{Result, Tensor};
 use serde_json::{Map, Value, json};
 
 use self::model::LanguageModel;
+use self::published::Published;
 use self::sample::Sampling;
 use super::job::{Job, Length};
 use super::optimizer::{LanguageOptimizer, learning_rate};
@@ -31,6 +33,8 @@ const VALIDATED: usize = 512;
 const WARM_UP: f64 = 100.0;
 /// Characters of the generated training text.
 const MADE: usize = 500_000;
+/// The context length, unless an option or a published model says another.
+const CONTEXT: usize = 64;
 /// The norm to which gradients are clipped.
 const CLIP: f64 = 1.0;
 
@@ -42,6 +46,9 @@ pub(crate) struct GptArgs {
     /// What one token stands for
     #[arg(long, value_enum, default_value_t = Symbols::Characters)]
     tokens: Symbols,
+    /// A published model, by name: its number of blocks, heads, width, context length and vocabulary
+    #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["layers", "heads", "width"], help_heading = "Model")]
+    model: Option<Published>,
     /// Number of blocks
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000),
           help_heading = "Model")]
@@ -54,10 +61,9 @@ pub(crate) struct GptArgs {
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000),
           help_heading = "Model")]
     width: u32,
-    /// Context length in tokens
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..),
-          help_heading = "Model")]
-    context: u32,
+    /// Context length in tokens [default: 64, or that of --model]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Model")]
+    context: Option<u32>,
     /// Dropout probability in training
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability, help_heading = "Model")]
     dropout: f64,
@@ -89,7 +95,7 @@ pub(crate) struct GptArgs {
     pub(super) settings: Settings,
 }
 
-/// What a token is.
+/// The text that a token represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Symbols {
     /// A character: the vocabulary contains the distinct characters of the text
@@ -120,6 +126,8 @@ struct Gpt {
     text: Text,
     parts: TextSplit,
     config: Gpt2Config,
+    /// Whether --model set the sizes.
+    is_published: bool,
     sampling: Sampling,
     describe: Map<String, Value>,
 }
@@ -132,7 +140,22 @@ impl GptArgs {
 
     /// The options that the number of ranks that share layers must divide.
     pub(super) fn shared(&self) -> [(&'static str, usize); 2] {
-        [("--heads", usize::from(self.heads)), ("--context", self.context as usize)]
+        let Gpt2Config { n_head, n_positions, .. } = self.config();
+        [("--heads", n_head), ("--context", n_positions)]
+    }
+
+    /// The configuration of the model, whose vocabulary is a published one until the text is read.
+    fn config(&self) -> Gpt2Config {
+        let own = || Gpt2Config {
+            n_embd: self.width as usize,
+            n_layer: self.layers.into(),
+            n_head: self.heads.into(),
+            n_positions: CONTEXT,
+            ..Gpt2Config::small()
+        };
+        let model = self.model.map_or_else(own, Published::config);
+        let n_positions = self.context.map_or(model.n_positions, |context| context as usize);
+        Gpt2Config { n_positions, dropout: self.dropout, ..model }
     }
 
     /// Builds the job.
@@ -141,7 +164,8 @@ impl GptArgs {
     }
 
     fn job_with(&self, checkpoint: bool) -> std::result::Result<Job, Failure> {
-        let [width, context, heads] = [self.width as usize, self.context as usize, usize::from(self.heads)];
+        let mut config = self.config();
+        let (width, heads) = (config.n_embd, config.n_head);
         if !width.is_multiple_of(heads) {
             let message = format!("--width {width} is not a multiple of --heads {heads}: change one of them");
             return Err(Failure::new(Exit::Usage, message));
@@ -150,28 +174,32 @@ impl GptArgs {
             self.settings.wants_whole_parameters("--optimizer adamw8bit")?;
         }
         let text = self.text()?;
-        let parts = text.split(context)?;
+        let parts = text.split(config.n_positions)?;
         let vocabulary = text.vocabulary().clone();
-        self.settings.parallel.shares_vocabulary(vocabulary.len())?;
-        let config = Gpt2Config {
-            vocab_size: vocabulary.len(),
-            n_positions: context,
-            n_embd: width,
-            n_layer: usize::from(self.layers),
-            n_head: heads,
-            dropout: self.dropout,
-            gradient_checkpointing: checkpoint,
-            ..Gpt2Config::small()
-        };
+        config.vocab_size = self.vocab_size(&config, vocabulary.len())?;
+        self.settings.parallel.shares_vocabulary(config.vocab_size)?;
+        config.gradient_checkpointing = checkpoint;
         let sampling =
             Sampling::new(vocabulary, self.prompt.as_deref(), self.sample as usize, self.temperature)
                 .map_err(|why| Failure::new(Exit::Usage, format!("--prompt: {why}")))?;
-        let (name, symbols, describe) = (self.data_name(), self.tokens, self.describe(&text, &parts));
-        let optimizer = self.optimizer;
-        let task = Gpt { name, symbols, optimizer, text, parts, config, sampling, describe };
+        let (name, symbols) = (self.data_name(), self.tokens);
+        let describe = self.describe(&text, &parts, &config);
+        let (optimizer, is_published) = (self.optimizer, self.model.is_some());
+        let task = Gpt { name, symbols, optimizer, text, parts, config, is_published, sampling, describe };
         let epochs = self.steps.div_ceil(ROUND);
         let length = Length { epochs: Some(epochs), default_epochs: epochs, steps: Some(self.steps) };
         Ok(self.settings.job(Box::new(task), length, self.batch_size as usize, self.lr))
+    }
+
+    /// The size of the vocabulary for a text with `own` different tokens: `own`, unless a published model has more.
+    fn vocab_size(&self, model: &Gpt2Config, own: usize) -> std::result::Result<usize, Failure> {
+        let size = if self.model.is_some() { model.vocab_size } else { own };
+        if size < own {
+            let message =
+                format!("the text has {own} different characters, but the model {size}: use --tokens bytes");
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        Ok(size)
     }
 
     fn text(&self) -> std::result::Result<Text, Failure> {
@@ -192,16 +220,16 @@ impl GptArgs {
         self.data.as_ref().map_or("generated sentences".to_owned(), |path| path.display().to_string())
     }
 
-    fn describe(&self, text: &Text, parts: &TextSplit) -> Map<String, Value> {
+    fn describe(&self, text: &Text, parts: &TextSplit, config: &Gpt2Config) -> Map<String, Value> {
         let fields = json!({
             "data": self.data_name(),
             "train_tokens": parts.train.positions() + parts.train.context(),
             "tokens": text.tokens().len(),
-            "vocabulary": text.vocabulary().len(),
-            "layers": self.layers,
-            "heads": self.heads,
-            "width": self.width,
-            "context": self.context,
+            "vocabulary": config.vocab_size,
+            "layers": config.n_layer,
+            "heads": config.n_head,
+            "width": config.n_embd,
+            "context": config.n_positions,
             "dropout": self.dropout,
             "checkpoint": self.checkpoint,
             "batch_size": self.batch_size,
@@ -296,7 +324,10 @@ impl Task for Gpt {
             "--dropout": config.dropout,
         });
         let mut options = options.as_object().cloned().unwrap_or_default();
-        // Not the default, which older checkpoints do not name.
+        if self.is_published {
+            options.insert("--model".to_owned(), format!("vocabulary {}", config.vocab_size).into());
+        }
+        // The default is left out, because older checkpoints do not contain this option.
         if self.optimizer != LanguageOptimizer::Adamw {
             options.insert("--optimizer".to_owned(), self.optimizer.name().into());
         }
@@ -343,7 +374,7 @@ impl Task for Gpt {
     }
 
     fn smaller(&self) -> &'static str {
-        match self.config.gradient_checkpointing {
+        match self.config.gradient_checkpointing && !self.is_published {
             true => "a smaller --batch-size, --context or --width",
             false => "a smaller --batch-size or --context",
         }

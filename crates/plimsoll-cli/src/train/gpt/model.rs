@@ -1,6 +1,6 @@
 //! A GPT-2 for training: [`LanguageModel`].
 
-use plimsoll::checkpoint::Budget;
+use plimsoll::checkpoint::Checkpointer;
 use plimsoll::models::{Gpt2, Gpt2Config};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::{Result, Tensor};
@@ -30,8 +30,8 @@ impl Network for LanguageModel {
         &mut self.gpt
     }
 
-    fn checkpoint_within(&mut self, budget: Budget) {
-        self.gpt.checkpoint_within(budget);
+    fn checkpoint_within(&mut self, checkpointer: Checkpointer) {
+        self.gpt.checkpoint_within(checkpointer);
     }
 
     fn loss(&self, batch: &[Tensor]) -> Result<Tensor> {

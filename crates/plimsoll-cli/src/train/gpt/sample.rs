@@ -22,7 +22,7 @@ impl Sampling {
     /// text has no line break.
     ///
     /// # Errors
-    /// The prompt has a character that is not in the vocabulary.
+    /// If the prompt has a character that is not in the vocabulary.
     pub(super) fn new(
         vocabulary: Vocabulary,
         prompt: Option<&str>,
@@ -56,7 +56,9 @@ impl Sampling {
         let window = &tokens[tokens.len().saturating_sub(gpt.config().n_positions)..];
         let device = gpt.parameters()[0].device().clone();
         let x = Tensor::from_slice(window, &[1, window.len()], &device)?;
-        let logits = gpt.forward(&x)?.select(1, -1)?.to_dtype(DType::F32)?;
+        // A published model has more tokens than the text.
+        let known = self.vocabulary.len();
+        let logits = gpt.forward(&x)?.select(1, -1)?.narrow(1, 0, known)?.to_dtype(DType::F32)?;
         if self.temperature == 0.0 {
             return logits.argmax(1)?.item();
         }

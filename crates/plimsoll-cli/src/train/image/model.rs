@@ -55,7 +55,7 @@ impl Model {
             Model::ResNet50 => ResNetConfig::resnet50(),
         };
         let model = ResNet::new(scope, ResNetConfig { num_classes: classes, ..config })?;
-        Ok(Classifier::of_blocks(model, |model, budget| model.checkpoint_within(budget)))
+        Ok(Classifier::of_blocks(model, |model, checkpointer| model.checkpoint_within(checkpointer)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a checkpoint of `train` has besides tensors: the job ([`Facts`]) and how far it is ([`Progress`]).
+//! What a checkpoint of `train` contains besides tensors: the job ([`Facts`]) and its progress ([`Progress`]).
 
 use plimsoll::data::LoaderState;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -10,15 +10,15 @@ use plimsoll_trace::output::replace;
 
 use super::{CHECKPOINT, LATEST, MANIFEST, PREVIOUS, WEIGHTS};
 
-/// The folder of a run, as its saves write it.
+/// The folder that a run saves to.
 #[derive(Clone)]
 pub(super) struct Files {
     pub(super) folder: PathBuf,
-    /// The small files beside the weights: name and text.
+    /// The small files next to the weights: name and text.
     pub(super) companions: Vec<(&'static str, String)>,
-    /// Whether this rank writes what all ranks have in common.
+    /// Whether this rank writes the files that all ranks have in common.
     pub(super) is_first: bool,
-    /// Whether the checkpoint there was written by this run, or is the one it resumed from.
+    /// Whether this run wrote the checkpoint in the folder, or resumed from it.
     pub(super) is_own: bool,
 }
 
@@ -50,7 +50,7 @@ impl Files {
         Ok(())
     }
 
-    /// Writes the small files beside the weights, unless they are there.
+    /// Writes the small files next to the weights, unless they are there.
     fn write_companions(&self) -> Result<(), SerializeError> {
         for (name, text) in &self.companions {
             let path = self.folder.join(name);
@@ -63,7 +63,7 @@ impl Files {
         Ok(())
     }
 
-    /// Also keeps the last checkpoint under the second name. If the file system has no hard links, none is
+    /// Keeps the last checkpoint under a second name. If the file system has no hard links, none is
     /// kept.
     fn keep_previous(&self, path: &Path) -> Result<(), SerializeError> {
         let previous = self.folder.join(PREVIOUS);
@@ -77,8 +77,8 @@ impl Files {
         renamed.map_err(|source| SerializeError::NotSaved { path: previous, source })
     }
 
-    /// After a checkpoint of one process: those of several ranks are old. The newest of them stays until the next checkpoint.
-    /// What cannot be removed stays.
+    /// Called after a checkpoint of one process was saved: checkpoints of several ranks are then outdated. The newest
+    /// of them stays until the next checkpoint. Files that cannot be removed stay.
     fn retire_folders(&self) {
         let link = self.folder.join(LATEST);
         if fs::read_link(&link).is_ok() {
@@ -86,13 +86,13 @@ impl Files {
             return;
         }
         for folder in checkpoints_in(&self.folder) {
-            // Without this file, what is left is not taken for a checkpoint.
+            // Without this file, the remaining files do not count as a checkpoint.
             let _ = fs::remove_file(folder.join(MANIFEST)).and_then(|()| fs::remove_dir_all(&folder));
         }
     }
 
-    /// After a checkpoint of several ranks: that of one process is the previous one, and its weights are old. What cannot be
-    /// renamed or removed stays.
+    /// Called after a checkpoint of several ranks was saved: the checkpoint of one process becomes the previous one,
+    /// and its weights are outdated. Files that cannot be renamed or removed stay.
     fn retire_file(&self) {
         let file = self.folder.join(CHECKPOINT);
         if !file.exists() {

@@ -20,12 +20,12 @@ pub(super) struct Named {
     pub(super) path: PathBuf,
     /// The folder of the run that saved it.
     pub(super) run: PathBuf,
-    /// Whether it is the newest there.
+    /// Whether the checkpoint is the newest in that folder.
     pub(super) is_newest: bool,
 }
 
 impl Named {
-    /// A checkpoint by its file, by its folder, by the link to it, or by the folder of the run: the newest.
+    /// Finds a checkpoint by its file, by its folder, or by the link to it; for the folder of a run, finds the newest.
     pub(super) fn of(name: &Path) -> Named {
         let is_one = name.is_file() || name.join(MANIFEST).is_file();
         if !is_one {
@@ -46,7 +46,8 @@ pub(super) fn newest(run: &Path) -> Option<PathBuf> {
     if !file.exists() {
         return folder;
     }
-    // Who saves in one way removes what marks the newest checkpoint of the other, at last. Until then both are there.
+    // A save in one form removes, as its last step, what marks the newest checkpoint of the other form. Until then,
+    // both exist.
     let is_marked = fs::read_link(run.join(LATEST)).is_ok();
     let folder = folder.filter(|folder| is_marked && step_of(folder) > step_of(&file));
     Some(folder.unwrap_or(file))

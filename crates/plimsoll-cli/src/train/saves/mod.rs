@@ -6,8 +6,8 @@
 //!
 //! With `--save-async`, a thread writes copies while training goes on.
 //!
-//! Ranks that have parts of the model save together, each its rows, into a folder for each step. `files.rs` writes the files,
-//! `loaded.rs` finds the checkpoint to resume from, and `facts.rs` is what it has besides tensors.
+//! Ranks that have parts of the model save together: each writes its rows into one folder per step. `files.rs` writes
+//! the files, `loaded.rs` finds the checkpoint to resume from, and `facts.rs` is what it has besides tensors.
 
 mod facts;
 mod files;
@@ -136,7 +136,7 @@ impl SaveArgs {
         let facts = Facts::of(job)?;
         let is_first = job.group.rank() == 0;
         let open = || named.as_ref().map(|named| Loaded::open(&named.path, &facts)).transpose();
-        // The other ranks look for it when they are known to see the same folder.
+        // The other ranks look for the checkpoint later, once it is known that they see the same folder.
         let mut checkpoint = if is_first { open()? } else { None };
         let is_same = from.is_some_and(|from| from == folder || same(from, folder));
         if let Some(there) = newest(folder).filter(|_| !is_same && !self.force) {
@@ -235,7 +235,7 @@ impl Saves {
     /// failed, if it did; the previous save stays intact.
     ///
     /// # Errors
-    /// Another rank is lost.
+    /// If another rank is lost.
     pub(super) fn save(&mut self, saved: Saved<'_>) -> Result<Option<String>, Error> {
         let step = saved.progress.step;
         (self.tried_step, self.saving_step) = (Some(step), Some(step));
@@ -248,7 +248,7 @@ impl Saves {
     /// Waits for the save in progress, if there is one. Returns why it failed, if it did.
     ///
     /// # Errors
-    /// Another rank is lost.
+    /// If another rank is lost.
     pub(super) fn finish(&mut self) -> Result<Option<String>, Error> {
         if self.saving_step.is_none() {
             return Ok(None);

@@ -94,7 +94,8 @@ pub(crate) fn scratch(sizes: &Sizes) -> u64 {
 }
 
 /// The columns of a packed tensor, and the number of parts into which [`AttentionParams::backward_by_tiles`] splits the sum over
-/// its gradient's rows: one part for every 64 rows of each batch. `None` if the kernels compute no parts.
+/// its gradient's rows: one part for every 64 rows of each batch. `None` if the kernels do not compute parts of this
+/// sum.
 fn sums(sizes: &Sizes, facts: DeviceFacts) -> Option<(usize, usize)> {
     let &Sizes { batch, heads, kv_heads, keys, dim, .. } = sizes;
     let parts = batch * keys.div_ceil(flash_wgmma::GROUP_ROWS);

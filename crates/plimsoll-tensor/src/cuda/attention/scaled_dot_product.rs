@@ -100,13 +100,13 @@ impl AttentionParams<'_> {
         parts
     }
 
-    /// The matrices for a part of an operand with the shape of queries.
+    /// A part's matrices of an operand that has the shape of the queries.
     fn of_queries(&self, x: Heads, part: &Part) -> Operand {
         let at = part.batch * x.strides[0] + part.first_head * x.strides[1] + part.first_query * x.strides[2];
         self.operand(x, at)
     }
 
-    /// The matrices for a part of an operand with the shape of keys.
+    /// A part's matrices of an operand that has the shape of the keys.
     fn of_keys(&self, x: Heads, part: &Part) -> Operand {
         let head = part.first_head * self.shape.kv_heads / self.shape.heads.max(1);
         self.operand(x, part.batch * x.strides[0] + head * x.strides[1])

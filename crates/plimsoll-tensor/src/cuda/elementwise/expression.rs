@@ -144,7 +144,8 @@ fn together(all: &[Placed<'_>]) -> usize {
     [8, 4, 2].into_iter().find(|&count| count * smallest <= 16 && fits(count)).unwrap_or(1)
 }
 
-/// The same for operands with different layouts: along the last dimension, in which each operand is contiguous or broadcast.
+/// Like [`together`], for operands with different layouts: along the last dimension, in which each operand is
+/// contiguous or broadcast.
 fn along_the_last(space: &Space, out: Placed<'_>, ins: &[Placed<'_>]) -> usize {
     let all: SmallVec<[Placed<'_>; 5]> = std::iter::once(out).chain(ins.iter().copied()).collect();
     let smallest = all.iter().map(|x| x.dtype.size()).min().unwrap_or(4);
@@ -178,7 +179,7 @@ pub(crate) fn change(call: &mut CudaCall<'_>, text: &str) -> Result<()> {
     change_tensor(call, text, &ins, out)
 }
 
-/// The same for tensors other than those of the call.
+/// Like [`change`], for tensors that are not those of the call.
 pub(crate) fn change_tensor(
     call: &mut CudaCall<'_>,
     text: &str,

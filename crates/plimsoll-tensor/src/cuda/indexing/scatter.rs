@@ -16,17 +16,17 @@ const TEXT: &str = include_str!("scatter.cu");
 /// The change to an element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
-    /// Replaces it with the source's element.
+    /// Replaces the element with the source's.
     Replace,
     /// Adds the source's element.
     Add,
-    /// Sets it to this value.
+    /// Sets the element to this value.
     Set(f64),
     /// Takes the larger of both.
     Larger,
     /// Takes the smaller of both.
     Smaller,
-    /// Multiplies it by the source's element.
+    /// Multiplies the element by the source's.
     Multiply,
 }
 

@@ -11,7 +11,7 @@ const LOSS: &str = include_str!("cross_entropy.cu");
 /// The reduction of the losses of all positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reduced {
-    /// Not reduced.
+    /// One loss for each position.
     None,
     /// Their mean.
     Mean,

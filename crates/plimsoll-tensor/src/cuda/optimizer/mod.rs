@@ -23,7 +23,7 @@ pub(crate) struct StepSlot {
     pub(crate) step: u64,
     /// The number of its state tensors.
     pub(crate) states: usize,
-    /// The seed with which it is rounded stochastically; `None` to round to nearest.
+    /// The seed with which the parameter is rounded stochastically; `None` to round to nearest.
     pub(crate) seed: Option<u64>,
 }
 

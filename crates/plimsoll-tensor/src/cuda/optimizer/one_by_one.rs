@@ -21,7 +21,7 @@ pub(crate) struct Stepped<'a> {
     /// The tensor that receives the parameter's rounded values.
     pub(crate) rounded: Option<Placed<'a>>,
     pub(crate) step: u64,
-    /// The seed with which it is rounded stochastically.
+    /// The seed with which the parameter is rounded stochastically.
     pub(crate) seed: Option<u64>,
 }
 

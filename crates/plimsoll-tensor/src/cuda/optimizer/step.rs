@@ -27,8 +27,8 @@ fn kind(slot: &Stepped<'_>) -> (u64, [DType; 4], bool) {
 pub(crate) enum StepForm {
     /// Stochastic gradient descent. Numbers: learning rate, weight decay.
     Sgd,
-    /// The same with momentum. Additional numbers: momentum, 1 - dampening, whether this is the first step, whether to use
-    /// Nesterov momentum.
+    /// Stochastic gradient descent with momentum. Additional numbers: momentum, 1 - dampening, whether this is the
+    /// first step, whether to use Nesterov momentum.
     Momentum,
     /// Adam and AdamW. Numbers: step size, L2 penalty, decoupled decay factor, 1 - beta1, beta2, 1 - beta2, the square root of
     /// the second bias correction, eps.

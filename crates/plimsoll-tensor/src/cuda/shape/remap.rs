@@ -15,7 +15,7 @@ const REMAP_ADD: &str = include_str!("remap_add.cu");
 pub(crate) enum Source {
     /// The same positions, after `before` elements of padding with a constant.
     Same { before: usize },
-    /// In reverse order.
+    /// The same positions, in reverse order.
     Turned,
     /// The same positions, wrapping around at the ends.
     Circle { before: usize },

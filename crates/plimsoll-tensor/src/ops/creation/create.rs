@@ -91,7 +91,7 @@ impl Source {
         }
     }
 
-    /// The same with another random stream.
+    /// The same source with another random stream.
     pub(crate) fn with_random(self, from: RandomStream) -> Source {
         match self {
             Source::Random(distribution, _) => Source::Random(distribution, from),

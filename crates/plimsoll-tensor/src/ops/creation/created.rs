@@ -103,6 +103,41 @@ impl Tensor {
         like(self, |shape| create("full_like", Source::Value(value), shape, self.dtype(), self.device()))
     }
 
+    /// A tensor of this shape filled with `value`, with another tensor's dtype, on its device. Like `Tensor.new_full`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{DType, Device, Tensor};
+    /// let x = Tensor::full(&[4], 1.0, DType::F64, &Device::cpu())?;
+    /// assert_eq!(x.new_full(&[2], 0.5)?.to_vec::<f64>()?, [0.5, 0.5]);
+    /// assert_eq!(x.new_zeros(&[3])?.dtype(), DType::F64);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If memory runs out.
+    #[track_caller]
+    pub fn new_full(&self, shape: &[usize], value: f64) -> Result<Tensor> {
+        Tensor::full(shape, value, self.dtype(), self.device())
+    }
+
+    /// A tensor of zeros, with another tensor's dtype, on its device. Like `Tensor.new_zeros`.
+    ///
+    /// # Errors
+    /// If memory runs out.
+    #[track_caller]
+    pub fn new_zeros(&self, shape: &[usize]) -> Result<Tensor> {
+        self.new_full(shape, 0.0)
+    }
+
+    /// A tensor of ones, with another tensor's dtype, on its device. Like `Tensor.new_ones`.
+    ///
+    /// # Errors
+    /// If memory runs out.
+    #[track_caller]
+    pub fn new_ones(&self, shape: &[usize]) -> Result<Tensor> {
+        self.new_full(shape, 1.0)
+    }
+
     /// An uninitialized tensor with another tensor's shape, dtype and order of dimensions. Like `torch.empty_like`.
     ///
     /// # Errors

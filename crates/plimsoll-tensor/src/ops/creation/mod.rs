@@ -7,6 +7,7 @@
 //! | `copy` | copies into new memory, and conversion between dtypes |
 //! | `leaf` | moving and converting leaves |
 //! | `read` | reading values, and copying to another device |
+//! | `print` | the text of a tensor, as `print` shows it |
 //! | `transfer` | copies between host and device without waiting |
 //! | `bytes` | the bytes of a tensor, for files |
 
@@ -15,6 +16,7 @@ pub(super) mod copy;
 pub(super) mod create;
 pub(super) mod created;
 pub(super) mod leaf;
+pub(super) mod print;
 pub(super) mod read;
 pub(super) mod transfer;
 

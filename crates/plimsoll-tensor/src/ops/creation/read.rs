@@ -81,6 +81,18 @@ impl Tensor {
     }
 }
 
+impl Tensor {
+    /// The values in another tensor's dtype, on its device: the tensor itself if both agree. Like `Tensor.type_as`.
+    ///
+    /// # Errors
+    /// The same errors as [`Tensor::to_device`] and [`Tensor::to_dtype`].
+    #[track_caller]
+    pub fn type_as(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
+        self.to_device(other.device())?.to_dtype(other.dtype())
+    }
+}
+
 struct ToDeviceBack {
     device: Device,
 }

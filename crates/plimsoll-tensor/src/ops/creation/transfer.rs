@@ -43,7 +43,7 @@ impl Tensor {
     }
 
     /// A copy in pinned host memory, outside the graph, of a tensor on any device; also if it is pinned already. An asynchronous
-    /// device copies on its current stream, while the host continues; whoever then reads the copy waits for it. Later
+    /// device copies on its current stream, while the host continues; code that then reads the copy waits for it. Later
     /// changes of this tensor do not change the copy. Like `Tensor.to("cpu", non_blocking=True, copy=True)`.
     ///
     /// ```

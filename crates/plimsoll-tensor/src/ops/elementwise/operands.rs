@@ -99,7 +99,7 @@ fn wholes<const N: usize>(values: [i64; N]) -> [Whole; N] {
     )
 }
 
-/// The same, each converted to a dtype.
+/// Like [`wholes`], with each value converted to a dtype.
 fn all_held<const N: usize>(dtype: DType, values: [i64; N]) -> [Whole; N] {
     values.map(|value| Whole(held(dtype, value)))
 }

@@ -40,7 +40,8 @@ impl Traced {
         inputs.map(|tensor| Traced::push(Ok(tensor.clone())))
     }
 
-    /// The value of this result of an expression whose tape begins at `start`. Ends it, and returns to the outer one's first input.
+    /// The value of this result of an expression whose tape begins at `start`. Ends
+    /// this tape, and restores the first input of the outer expression.
     #[track_caller]
     fn finish(self, start: usize, before: usize) -> Result<Tensor> {
         let result = match self {

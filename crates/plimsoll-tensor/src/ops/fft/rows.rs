@@ -30,7 +30,7 @@ impl Rows {
         let (transform, doubled) = match self.transform {
             Transform::Forward => (Transform::Backward, doubled),
             Transform::Backward => (Transform::Forward, doubled),
-            // The backward transform of real rows counts the numbers that stand for two twice.
+            // In the backward transform of real rows, a number that represents a conjugate pair counts twice.
             Transform::FromReal => (Transform::ToReal, doubled / 2.0),
             Transform::ToReal => (Transform::FromReal, doubled * 2.0),
         };

@@ -156,17 +156,65 @@ impl Tensor {
                 return Ok((flat, none.reshape(self.shape())?, none));
             }
             let (sorted, order) = flat.sort(0, false)?;
-            let first = Tensor::full(&[1], 1.0, DType::Bool, self.device())?;
-            let others =
-                sorted.narrow(0, 1, sorted.numel() - 1)?.ne(&sorted.narrow(0, 0, sorted.numel() - 1)?)?;
-            let starts = Tensor::cat(&[&first, &others], 0)?;
-            let number = starts.to_dtype(DType::I64)?.cumsum(0)?.sub_scalar(1)?;
+            let (starts, number) = runs(&sorted)?;
             let inverse = number.zeros_like()?;
             inverse.scatter_(0, &order, &number)?;
             let counts = inverse.bincount(None, 0)?;
             Ok((sorted.masked_select(&starts)?, inverse.reshape(self.shape())?, counts))
         })
     }
+
+    /// The elements as a vector, without those that equal the one before. Like `torch.unique_consecutive`.
+    ///
+    /// # Errors
+    /// The same errors as [`Tensor::nonzero`].
+    #[track_caller]
+    pub fn unique_consecutive(&self) -> Result<Tensor> {
+        let _entry = Entry::here();
+        Ok(self.unique_consecutive_counts()?.0)
+    }
+
+    /// Returns the first value of each run of equal elements, the run of each element, and the length of each run. Like
+    /// `torch.unique_consecutive(return_inverse=True, return_counts=True)`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1i64, 1, 2, 2, 3, 1, 1, 2], &[8], &Device::cpu())?;
+    /// let (values, inverse, counts) = x.unique_consecutive_counts()?;
+    /// assert_eq!(values.to_vec::<i64>()?, [1, 2, 3, 1, 2]);
+    /// assert_eq!(inverse.to_vec::<i64>()?, [0, 0, 1, 1, 2, 3, 3, 4]);
+    /// assert_eq!(counts.to_vec::<i64>()?, [2, 2, 1, 2, 1]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The same errors as [`Tensor::nonzero`].
+    #[track_caller]
+    pub fn unique_consecutive_counts(&self) -> Result<(Tensor, Tensor, Tensor)> {
+        let _entry = Entry::here();
+        want_values("unique_consecutive", "the elements", self.device())?;
+        no_grad(|| {
+            let flat = self.detach().reshape(&[-1])?;
+            if flat.numel() == 0 {
+                let none = flat.to_dtype(DType::I64)?;
+                return Ok((flat, none.reshape(self.shape())?, none));
+            }
+            let (starts, number) = runs(&flat)?;
+            let counts = number.bincount(None, 0)?;
+            Ok((flat.masked_select(&starts)?, number.reshape(self.shape())?, counts))
+        })
+    }
+}
+
+/// Of a vector with elements: whether each one starts a run of equal elements, and the number of its run.
+#[track_caller]
+fn runs(vector: &Tensor) -> Result<(Tensor, Tensor)> {
+    let others = vector.numel() - 1;
+    let first = Tensor::full(&[1], 1.0, DType::Bool, vector.device())?;
+    let differ = vector.narrow(0, 1, others)?.ne(&vector.narrow(0, 0, others)?)?;
+    let starts = Tensor::cat(&[&first, &differ], 0)?;
+    let number = starts.to_dtype(DType::I64)?.cumsum(0)?.sub_scalar(1)?;
+    Ok((starts, number))
 }
 
 /// Cases for the conformance suite.

@@ -6,7 +6,7 @@ use crate::cpu::kernels::elementwise::{Operand, update};
 use crate::cpu::kernels::mask::{choose, compress, expand_into};
 use crate::cuda::{self, CudaCall};
 use crate::dispatch::{call, call_one};
-use crate::dtype::{DType, result_type};
+use crate::dtype::{DType, Scalar, result_type};
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
@@ -337,18 +337,66 @@ fn want_fit(op: &'static str, dtype: DType, value: f64) -> Result<()> {
     Err(Error::argument(op, format!("{value} does not fit in {}: convert with `to_dtype`", dtype.name())))
 }
 
+/// One of the two sides of [`Tensor::where_cond`]: a tensor or a number.
+pub trait WhereValue {
+    /// The tensor, or the number.
+    fn side(&self) -> std::result::Result<&Tensor, Scalar>;
+}
+
+impl<T: AsRef<Tensor>> WhereValue for T {
+    fn side(&self) -> std::result::Result<&Tensor, Scalar> {
+        Ok(self.as_ref())
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        impl WhereValue for $number {
+            fn side(&self) -> std::result::Result<&Tensor, Scalar> {
+                Err((*self).into())
+            }
+        }
+    )*};
+}
+numbers!(f64, f32, i64, i32, u8);
+
 impl Tensor {
-    /// `a` where this condition is true, `b` elsewhere, in their promoted dtype; all three broadcast. Like `torch.where(self, a,
-    /// b)`; `where` is a keyword in Rust.
+    /// `a` where this condition is true, `b` elsewhere, in their promoted dtype; all three broadcast, and each side may be a number.
+    /// Like `torch.where(self, a, b)`; `where` is a keyword in Rust.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-1.0f32, 2.0], &[2], &Device::cpu())?;
+    /// assert_eq!(x.gt_scalar(0.0)?.where_cond(&x, 0.5)?.to_vec::<f32>()?, [0.5, 2.0]);
+    /// assert_eq!(x.gt_scalar(0.0)?.where_cond(1, -1)?.to_vec::<i64>()?, [-1, 1]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the condition is not `bool`, the shapes do not broadcast, or memory runs out.
     #[track_caller]
-    pub fn where_cond(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>) -> Result<Tensor> {
-        let (a, b) = (a.as_ref(), b.as_ref());
-        let types = [a, b].map(|x| (x.dtype(), x.rank() > 0));
-        let dtype = result_type(types).unwrap_or(a.dtype());
-        call_one(Where, &[self, &a.to_dtype(dtype)?, &b.to_dtype(dtype)?])
+    #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference or a number")]
+    pub fn where_cond(&self, a: impl WhereValue, b: impl WhereValue) -> Result<Tensor> {
+        let (a, b) = (a.side(), b.side());
+        let dtype = match (a, b) {
+            (Ok(a), Ok(b)) => result_type([a, b].map(|x| (x.dtype(), x.rank() > 0))).unwrap_or(a.dtype()),
+            (Ok(x), Err(number)) | (Err(number), Ok(x)) => number.result_type(x.dtype()),
+            (Err(Scalar::Int(_)), Err(Scalar::Int(_))) => DType::I64,
+            (Err(_), Err(_)) => DType::F32,
+        };
+        let (a, b) = (self.where_side(a, dtype)?, self.where_side(b, dtype)?);
+        call_one(Where, &[self, &a, &b])
+    }
+
+    #[track_caller]
+    fn where_side(&self, side: std::result::Result<&Tensor, Scalar>, dtype: DType) -> Result<Tensor> {
+        match side {
+            Ok(tensor) => tensor.to_dtype(dtype),
+            Err(number) => {
+                want_fit("where", dtype, number.to_f64())?;
+                Tensor::full(&[], number.to_f64(), dtype, self.device())
+            }
+        }
     }
 
     /// A copy with `value` where the mask is set; both broadcast. Like `Tensor.masked_fill`.

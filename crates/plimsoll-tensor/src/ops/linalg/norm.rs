@@ -35,7 +35,7 @@ impl From<f64> for MatrixNorm {
 /// ```
 ///
 /// # Errors
-/// If there are no elements, for an infinite order; if a dimension is out of range or listed twice; if the dtype is not floating-point; or
+/// If there are no elements, for an infinite or negative order; if a dimension is out of range or listed twice; if the dtype is not floating-point; or
 /// if memory runs out.
 #[track_caller]
 pub fn vector_norm(x: impl AsRef<Tensor>, ord: f64, dim: &[isize], keepdim: bool) -> Result<Tensor> {
@@ -61,7 +61,7 @@ pub fn vector_norm(x: impl AsRef<Tensor>, ord: f64, dim: &[isize], keepdim: bool
 /// ```
 ///
 /// # Errors
-/// If there is no norm of this order; if a dimension is out of range, or both are the same; if the dtype is not floating-point, or is 16-bit
+/// If there is no norm of this order, or, for a negative one, no element; if a dimension is out of range, or both are the same; if the dtype is not floating-point, or is 16-bit
 /// and singular values are needed; or if memory runs out. Also the errors of [`svdvals`].
 #[track_caller]
 pub fn matrix_norm(
@@ -84,15 +84,15 @@ pub fn matrix_norm(
     }
     let kept = match ord {
         MatrixNorm::Fro => x.norm_keepdim(2.0, &[rows, cols])?,
-        MatrixNorm::P(1.0) => x.abs()?.sum_keepdim(&[rows])?.amax_keepdim(&[cols])?,
+        MatrixNorm::P(1.0) => largest(&x.abs()?.sum_keepdim(&[rows])?, cols)?,
         MatrixNorm::P(-1.0) => x.abs()?.sum_keepdim(&[rows])?.amin_keepdim(&[cols])?,
-        MatrixNorm::P(f64::INFINITY) => x.abs()?.sum_keepdim(&[cols])?.amax_keepdim(&[rows])?,
+        MatrixNorm::P(f64::INFINITY) => largest(&x.abs()?.sum_keepdim(&[cols])?, rows)?,
         MatrixNorm::P(f64::NEG_INFINITY) => x.abs()?.sum_keepdim(&[cols])?.amin_keepdim(&[rows])?,
         MatrixNorm::Nuc | MatrixNorm::P(2.0 | -2.0) => {
             let values = svdvals(x.movedim(&[rows, cols], &[-2, -1])?)?;
             let norm = match ord {
                 MatrixNorm::Nuc => values.sum_dims(&[-1])?,
-                MatrixNorm::P(2.0) => values.amax(&[-1])?,
+                MatrixNorm::P(2.0) => largest(&values, -1)?.squeeze(-1)?,
                 _ => values.amin(&[-1])?,
             };
             let (first, second) = (rows.min(cols), rows.max(cols));
@@ -105,6 +105,13 @@ pub fn matrix_norm(
         }
     };
     if keepdim { Ok(kept) } else { kept.squeeze_dims(&[rows, cols]) }
+}
+
+/// The largest of numbers that are not negative, along a dimension that is kept; 0 if there are none.
+#[track_caller]
+fn largest(x: &Tensor, dim: isize) -> Result<Tensor> {
+    let at = dim_index("linalg_matrix_norm", dim, x.rank())?;
+    if x.shape()[at] == 0 { x.sum_keepdim(&[dim]) } else { x.amax_keepdim(&[dim]) }
 }
 
 /// The norm of a vector or a matrix, as `ord` and `dim` say; an empty `dim` is PyTorch's `None`. Like `torch.linalg.norm`:

@@ -181,8 +181,8 @@ pub fn solve(a: impl AsRef<Tensor>, b: impl AsRef<Tensor>) -> Result<Tensor> {
     call_one(Solve, &[&a, &b])
 }
 
-/// The inverses of square matrices of shape `[…, n, n]`. [`solve`] is faster and more accurate for a product with an inverse. Like
-/// `torch.linalg.inv`.
+/// The inverses of square matrices of shape `[…, n, n]`. To multiply by an inverse, [`solve`] is faster and more
+/// accurate. Like `torch.linalg.inv`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, linalg};

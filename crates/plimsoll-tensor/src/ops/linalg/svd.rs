@@ -132,7 +132,7 @@ fn of_vectors(
     let Some(inner) = inner else { unreachable!("one of them has a gradient") };
     let (mut left, mut right) = (u.matmul(&inner)?, None);
     if let Some(of_u) = of_u.filter(|_| m > k) {
-        // What `u` does not span.
+        // The part that `u` does not span.
         let scaled = of_u.div(&row)?;
         left = left.add(&scaled.sub(&u.matmul(&u.mt()?.matmul(&scaled)?)?)?)?;
     }

@@ -6,7 +6,7 @@ use super::matrices::{Batch, expanded, want_right_sides};
 use crate::cpu::kernels::linalg::{Triangle, solve_triangular as kernel, triangular_scratch_len};
 use crate::cpu::kernels::number::by_float;
 use crate::dispatch::call_one;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -132,6 +132,10 @@ pub fn solve_triangular(
     let TriangularOptions { upper, left, unitriangular: unit } = options;
     if left {
         return substitute(&a, &b, Triangle { upper, unit });
+    }
+    if a.shape().last() != b.shape().last() {
+        let message = format!("{:?} times {:?}: the columns differ", b.shape(), a.shape());
+        return Err(Error::shape("linalg_solve_triangular", message));
     }
     substitute(&a.mt()?, &b.mt()?, Triangle { upper: !upper, unit })?.mt()
 }

@@ -47,7 +47,7 @@ fn add_product<T: Product>(call: CpuCall<'_>, sum: impl Fn(T, T) -> T + Sync) {
     update(shape, out, Operand { data: x.elements::<T>(), strides: &strides }, sum);
 }
 
-/// The same for 16-bit floats: product and sum are rounded once, together.
+/// Like [`add_product`], for 16-bit floats: product and sum are rounded once, together.
 fn add_short_product(mut call: CpuCall<'_>, sum: impl Fn(f32, f32) -> f32 + Sync) {
     let scratch = call.scratch();
     let ([x, a, b], [out]) = call.split();
@@ -202,6 +202,20 @@ impl Tensor {
         if a.len() != 3 || b.len() != 3 || a[0] != b[0] || a[2] != b[1] {
             let message = format!("{a:?} times {b:?}: needs [batch, n, k] and [batch, k, m]");
             return Err(Error::shape("bmm", message));
+        }
+        self.matmul(other)
+    }
+
+    /// The product of two matrices. Like `torch.mm`.
+    ///
+    /// # Errors
+    /// If the tensors are not `[n, k]` and `[k, m]`, or memory runs out.
+    #[track_caller]
+    pub fn mm(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
+        let (a, b) = (self.shape(), other.shape());
+        if a.len() != 2 || b.len() != 2 || a[1] != b[0] {
+            return Err(Error::shape("mm", format!("{a:?} times {b:?}: needs [n, k] and [k, m]")));
         }
         self.matmul(other)
     }

@@ -36,7 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
     let stepped = |rule: Rule, seed: Option<u64>| {
         move |ins: &[&Tensor]| {
             let w = ins[0].copy()?;
-            // Stochastic rounding of what is exact in bfloat16 changes nothing, so the rounding itself is that of 0 here.
+            // Stochastic rounding does not change values that are exact in bfloat16, so all values are 0 here.
             let (w, grad) = match seed {
                 Some(_) => (w.mul_scalar(0.0)?.to_dtype(DType::BF16)?, ins[1].mul_scalar(0.0)?),
                 None => (w, ins[1].clone()),

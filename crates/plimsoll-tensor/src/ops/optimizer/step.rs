@@ -311,7 +311,7 @@ pub fn optimizer_step_stochastic(rule: &Rule, slots: &[Slot<'_>], seeds: &[u64])
     if rule.is_whole() {
         return Err(Error::argument(
             rule.name(),
-            "a rule of complete matrices does not round stochastically",
+            "a rule that works on complete matrices cannot round stochastically",
         ));
     }
     step(rule, slots, &[], seeds)

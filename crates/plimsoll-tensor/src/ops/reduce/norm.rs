@@ -195,7 +195,7 @@ impl Tensor {
     /// number of nonzero elements. Like `torch.linalg.vector_norm`.
     ///
     /// # Errors
-    /// If there are no elements, for an infinite order; if the dtype is not floating-point; or if memory runs out.
+    /// If there are no elements, for an infinite or negative order; if the dtype is not floating-point; or if memory runs out.
     #[track_caller]
     pub fn norm(&self, p: f64) -> Result<Tensor> {
         self.norm_over(p, Over::all(self.rank()))
@@ -227,6 +227,10 @@ impl Tensor {
         }
         if p.is_nan() {
             return Err(Error::argument("norm", "the order p is NaN"));
+        }
+        if p < 0.0 && over.shape(self.shape()).iter().all(|size| *size > 0) && self.numel() == 0 {
+            let message = format!("{:?} has no elements, so it has no norm of order {p}", self.shape());
+            return Err(Error::argument("norm", message));
         }
         call_one(NormOver { norm: Norm::of(p), over }, &[self])
     }

@@ -25,7 +25,7 @@ use crate::tensor::{Grads, Tensor};
 #[derive(Clone, Debug)]
 struct Prod {
     over: Over,
-    /// Whether it was called without dimensions, in which case PyTorch's derivative for NaN differs.
+    /// Whether the operator was called without dimensions, in which case PyTorch's derivative for NaN differs.
     of_all: bool,
 }
 
@@ -93,7 +93,7 @@ impl Operator for Prod {
                 false => (&grad * &product_of_others(&x, &self.over.named())?)?,
             })]);
         }
-        // The gradient of nonzero elements, times the element; and the gradient of zero elements.
+        // The gradients of nonzero elements, multiplied by the elements; and the gradients of zero elements.
         let (of_all, of_zeros) = ((&grad * &wide(&at.output(0)?)?)?, (&grad * &wide(&at.output(1)?)?)?);
         Ok(smallvec![Some(call_one(ProdBackward, &[&x, &of_all, &of_zeros])?)])
     }

@@ -33,6 +33,43 @@ impl Tensor {
         self.permute(&order)
     }
 
+    /// [`Tensor::movedim`] under NumPy's name. Like `torch.moveaxis`.
+    ///
+    /// # Errors
+    /// The same errors as [`Tensor::movedim`].
+    #[track_caller]
+    pub fn moveaxis(&self, from: &[isize], to: &[isize]) -> Result<Tensor> {
+        self.movedim(from, to)
+    }
+
+    /// Swaps two dimensions: `transpose` under another of NumPy's names. Like `torch.swapaxes`.
+    ///
+    /// # Errors
+    /// If dimensions are out of range.
+    #[track_caller]
+    pub fn swapaxes(&self, a: isize, b: isize) -> Result<Tensor> {
+        self.transpose(a, b)
+    }
+
+    /// All elements as a vector; a copy only if the strides need one. Like `torch.ravel`.
+    ///
+    /// # Errors
+    /// If memory runs out.
+    #[track_caller]
+    pub fn ravel(&self) -> Result<Tensor> {
+        self.reshape(&[-1])
+    }
+
+    /// The elements in the shape of another tensor; a copy only if the strides need one. Like `Tensor.reshape_as`.
+    ///
+    /// # Errors
+    /// If the number of elements differs, or memory runs out.
+    #[track_caller]
+    pub fn reshape_as(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
+        self.reshape(other.shape())
+    }
+
     /// Swaps two dimensions: `transpose` under NumPy's name.
     ///
     /// # Errors
@@ -71,7 +108,7 @@ impl Tensor {
         self.view(shape.as_slice())
     }
 
-    /// Removes those of the given dimensions that have size 1. Like `torch.squeeze` with a tuple.
+    /// Removes the given dimensions that have size 1. Like `torch.squeeze` with a tuple.
     ///
     /// # Errors
     /// If a dimension is out of range or listed twice.

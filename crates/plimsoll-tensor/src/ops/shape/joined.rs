@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::ops::borrowed;
 use crate::tensor::Tensor;
 
-/// Gives all tensors at least `rank` dimensions: `widen` is applied to those with fewer.
+/// Gives all tensors at least `rank` dimensions: `widen` is applied to tensors with fewer.
 #[track_caller]
 fn at_least(
     tensors: &[&Tensor],

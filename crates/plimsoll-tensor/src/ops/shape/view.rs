@@ -189,13 +189,13 @@ impl Tensor {
 /// `x -> view`: the same elements in a different shape or order.
 #[derive(Clone, Debug)]
 enum View {
-    /// To this shape.
+    /// Reshapes to this shape.
     Reshape(Dims),
     Transpose(usize, usize),
     Permute(Dims),
     Unsqueeze(usize),
     Squeeze(usize),
-    /// To this shape.
+    /// Expands to this shape.
     Expand(Dims),
 }
 

@@ -58,7 +58,7 @@ pub(super) fn find(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Fail
     })
 }
 
-/// All requests like the one that failed, which is the last of them.
+/// All requests like the failed one, up to and including it.
 fn visits(analysis: DeviceAnalysis<'_>, failure: &Failure) -> Vec<Visit> {
     let trace = analysis.snapshot.trace(analysis.timeline.device);
     let mut level = analysis.timeline.start.allocated_bytes;

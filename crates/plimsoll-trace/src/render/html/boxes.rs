@@ -18,7 +18,7 @@ use crate::snapshot::{FrameId, StackId};
 /// lines are from each end.
 const DEPTH: usize = 60;
 
-/// What a box represents.
+/// The lines that a box represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Label {
     All,

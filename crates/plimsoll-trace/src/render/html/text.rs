@@ -70,7 +70,7 @@ fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     Ok(())
 }
 
-/// Shortens a text that is too long to its end, which is the most specific part of a path and of most names.
+/// If a text is too long, keeps only its end, which is the most specific part of a path and of most names.
 pub(super) fn clipped(text: &str) -> String {
     match text.char_indices().rev().nth(MOST_CHARS - 1) {
         Some((at, _)) if at > 0 => format!("…{}", &text[at..]),

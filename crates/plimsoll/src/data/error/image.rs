@@ -25,9 +25,9 @@ pub enum ImageError {
     EmptyClass {
         /// The class's folder.
         folder: PathBuf,
-        /// Files of other kinds in it.
+        /// The number of other files in the folder.
         others: usize,
-        /// Damaged images in it that were skipped.
+        /// The number of damaged images that were skipped.
         damaged: usize,
     },
 

@@ -116,7 +116,7 @@ pub enum TextError {
     NotATokenizer {
         /// The file.
         path: PathBuf,
-        /// The problem with it.
+        /// The problem with the file.
         message: String,
     },
 
@@ -125,7 +125,7 @@ pub enum TextError {
     NotEncoded {
         /// The tokenizer's file.
         path: PathBuf,
-        /// The reason why it cannot be encoded.
+        /// The reason why the text cannot be encoded.
         message: String,
     },
 }

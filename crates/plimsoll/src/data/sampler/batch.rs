@@ -67,7 +67,7 @@ impl Replica {
 pub(in crate::data) enum Batches {
     /// Consecutive samples of an order; the last batch may be smaller.
     Even { order: Order, size: usize, replica: Replica },
-    /// From a [`BatchSampler`].
+    /// The batches of a [`BatchSampler`].
     Given(Vec<Vec<usize>>),
 }
 

@@ -15,7 +15,7 @@ pub(super) struct Conv1D {
 }
 
 impl Conv1D {
-    /// Tensor-parallel ranks have some of the outputs, of each of `blocks` equal ones.
+    /// Each tensor-parallel rank has some of the outputs: the same part of each of `blocks` equal blocks.
     pub(super) fn columns(scope: &Scope, inputs: usize, outputs: usize, blocks: usize) -> Result<Conv1D> {
         let weight = scope.part("weight", &[inputs, outputs], Cut::Blocks(1, blocks), Init::Normal(0.02))?;
         let bias = scope.part("bias", &[outputs], Cut::Blocks(0, blocks), Init::Zeros)?;

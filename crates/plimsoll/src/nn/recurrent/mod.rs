@@ -41,7 +41,7 @@ macro_rules! runs {
                 Ok((y, h))
             }
 
-            /// The same for sequences of different lengths; states are in the original order of the sequences.
+            /// Like `forward`, for sequences of different lengths; states are in the original order of the sequences.
             ///
             /// # Errors
             /// The same errors as `forward`.

@@ -1,5 +1,5 @@
-//! One layer in one direction, over sequences of equal length or packed sequences. Of the latter, it handles a group of steps
-//! with the same number of sequences at a time.
+//! One layer in one direction, over sequences of equal length or packed sequences. For packed sequences, it handles one
+//! group of steps with the same number of sequences at a time.
 
 use plimsoll_tensor::{Cell, RecurrentState, Result, Tensor};
 

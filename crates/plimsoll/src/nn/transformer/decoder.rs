@@ -24,7 +24,7 @@ pub struct DecoderMasks<'a> {
     pub memory_key_padding_mask: Option<&'a Tensor>,
     /// Whether a target token sees no later ones. Needs no mask.
     pub tgt_is_causal: bool,
-    /// The same for the memory.
+    /// Whether a target token sees no later tokens of the memory. Needs no mask.
     pub memory_is_causal: bool,
 }
 

@@ -99,7 +99,7 @@ pub enum Cycles {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct CyclicLr {
-    /// The learning rate at the bottom, for each group, or one for all.
+    /// The learning rate at the bottom: one for each group, or a single one for all groups.
     pub base_lr: Vec<f64>,
     /// The learning rate at the top.
     pub max_lr: Vec<f64>,
@@ -107,7 +107,7 @@ pub struct CyclicLr {
     pub step_size_up: u64,
     /// Steps down; `None` for as many as up.
     pub step_size_down: Option<u64>,
-    /// How the height changes.
+    /// How the height of the triangles changes.
     pub mode: Cycles,
     /// Whether momenta move from `max_momentum` at the bottom to `base_momentum` at the top.
     pub cycle_momentum: bool,

@@ -9,12 +9,14 @@ mod cycles;
 mod one_cycle;
 mod plateau;
 mod sequential;
+mod swa;
 
 pub use curves::{ConstantLr, CosineAnnealingLr, ExponentialLr, LambdaLr, LinearLr, MultiStepLr, StepLr};
 pub use cycles::{CosineAnnealingWarmRestarts, Cycles, CyclicLr, PolynomialLr};
 pub use one_cycle::{Anneal, OneCycleLr};
 pub use plateau::{Better, PlateauOptions, ReduceLrOnPlateau, Threshold};
 pub use sequential::SequentialLr;
+pub use swa::SwaLr;
 
 use plimsoll_tensor::{Error, Result};
 use serde_json::{Value, json};
@@ -23,14 +25,15 @@ use super::Optimizer;
 
 /// How the learning rate of a group changes over time.
 pub trait Curve: Send {
-    /// The learning rate at step 0, given the current rate and the initial one: that before the optimizer's first scheduler.
+    /// The learning rate at step 0, given the current rate and the initial rate, which is the rate before the
+    /// optimizer's first scheduler.
     ///
     /// # Errors
     /// Settings that PyTorch rejects.
     fn start(&self, group: usize, lr: f64, base_lr: f64) -> Result<f64>;
 
-    /// Whether the curve's first learning rate is a setting of its own. It is then the initial one of an optimizer that had no
-    /// scheduler before, as in PyTorch.
+    /// Whether the curve has a separate setting for its first learning rate. If so, that rate becomes the initial rate
+    /// of an optimizer that had no scheduler before, as in PyTorch.
     fn has_own_start(&self) -> bool {
         false
     }

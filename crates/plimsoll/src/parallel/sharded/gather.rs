@@ -93,7 +93,7 @@ struct Gathered {
     /// The version of its rows.
     version: u32,
     memory: Tensor,
-    /// When it has arrived.
+    /// The event that marks the arrival of the unit.
     ready: Event,
 }
 

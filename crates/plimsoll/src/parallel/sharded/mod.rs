@@ -53,10 +53,10 @@ pub enum Shard {
     /// The optimizer's state. Each rank has complete parameters and gradients. Gradients are exchanged at the end of a
     /// backward pass, and parameters are gathered after each step. Known as ZeRO-1.
     OptimizerState,
-    /// Also gradients, which are exchanged when all gradients of a unit are complete. Known as ZeRO-2.
+    /// Optimizer state and gradients. A unit's gradients are exchanged when all are complete. Known as ZeRO-2.
     Gradients,
-    /// Also parameters. A unit is gathered when an operation reads one of its parameters, and its memory is used for another unit
-    /// afterwards. Known as ZeRO-3, and like PyTorch's `fully_shard`.
+    /// Optimizer state, gradients and parameters. A unit is gathered when an operation reads one of its parameters,
+    /// and its memory is used for another unit afterwards. Known as ZeRO-3, and like PyTorch's `fully_shard`.
     #[default]
     Parameters,
 }
@@ -310,7 +310,7 @@ pub fn fully_shard(
     Ok(FullyShardedDataParallel { kind, ranks, parameters })
 }
 
-/// [`Shard::Nothing`]: each rank has all parameters; of those that tensor-parallel ranks share, it has its part.
+/// [`Shard::Nothing`]: each rank has all parameters, or its part of a parameter that tensor-parallel ranks share.
 fn replicated(
     module: &dyn Module,
     all: Vec<(String, Tensor)>,

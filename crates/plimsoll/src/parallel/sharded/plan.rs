@@ -16,7 +16,7 @@ const SAVED: f64 = 0.05;
 #[derive(Debug)]
 pub(super) struct UnitPlan {
     pub(super) name: String,
-    /// Whether it contains the parameters that belong to no block.
+    /// Whether the unit contains the parameters that belong to no block.
     pub(super) is_root: bool,
     pub(super) members: Vec<usize>,
     pub(super) layout: Layout,

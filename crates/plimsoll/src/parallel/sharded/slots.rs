@@ -28,7 +28,7 @@ struct Slot {
     memory: Tensor,
     /// The unit that occupies the slot.
     unit: Option<usize>,
-    /// When that unit took it.
+    /// The count of takes at which that unit took the slot.
     since: u64,
     /// When the previous unit's bytes have been sent, if they are still being sent.
     free: Option<Event>,

@@ -20,7 +20,7 @@ pub(super) fn gather_texts(group: &ProcessGroup, own: &str, label: &str) -> Resu
     Ok(all.iter().zip(lengths).map(text).collect())
 }
 
-/// Whether all ranks succeeded in a step, of which `own` is this rank's error.
+/// Whether all ranks succeeded in a step; `own` is this rank's error, if it failed.
 ///
 /// # Errors
 /// This rank's error, or else the first one of another rank.

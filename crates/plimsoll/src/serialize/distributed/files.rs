@@ -15,7 +15,7 @@ use crate::serialize::layout::{Layout, Piece, dtype_of};
 use crate::serialize::safetensors::{CHECKPOINT, SafetensorsFile, shape_of_rows, unsupported, want_rows};
 use crate::state_dict::{SerializeError, TensorSource};
 
-/// PyTorch's key for where a file's tensors belong within the full tensors.
+/// PyTorch's key for the positions of a file's tensors in the full tensors.
 pub(super) const SHARDING: &str = "DCP_SHARDING_INFO";
 /// PyTorch's key for the version of the format.
 pub(super) const VERSION: (&str, &str) = ("DCP_VERSION", "1.0");

@@ -88,7 +88,7 @@ impl<const D: usize> AvgPoolOptions<D> {
         AvgPoolOptions::new([size; D])
     }
 
-    /// Only the windows.
+    /// The options of the windows only.
     pub(super) fn windows(self) -> MaxPoolOptions<D> {
         let AvgPoolOptions { kernel, stride, padding, ceil_mode, .. } = self;
         MaxPoolOptions { stride, padding, ceil_mode, ..MaxPoolOptions::new(kernel) }

@@ -17,7 +17,7 @@ pub(super) struct Spec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Sliding(MaxPoolOptions<3>),
-    /// As many windows as give outputs of this size.
+    /// Adaptive windows: as many as are needed for outputs of this size.
     Adaptive([usize; 3]),
 }
 
