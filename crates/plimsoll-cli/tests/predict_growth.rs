@@ -317,6 +317,46 @@ fn models_that_each_round_of_an_outer_loop_keeps_are_computed() {
     assert!(report["growth"].is_null(), "{report}");
 }
 
+/// Adds 32 MiB in each round, before a training that goes over all of it. Or clears it after the training.
+const AGENT: &str = "
+import sys, torch
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+seen = []
+for update in range(400):
+    for _ in range(4):
+        seen.append(torch.rand(2048, 1024).cuda())
+    data = torch.cat(seen)
+    for epoch in range(2):
+        for rows in torch.randperm(len(data), device='cuda').split(4096):
+            model(data[rows]).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    if 'clears' in sys.argv:
+        seen.clear()
+";
+
+#[needs(pytorch)]
+#[test]
+fn what_an_agent_adds_before_each_of_many_trainings_is_computed() {
+    let torch = Torch::new("agent", AGENT);
+    let options = ["--json", "--gpu", "8GiB", "--cc", "8.0", "--context", "0"];
+    let report = answer(&torch.predict(&options, &["keeps"]), 4);
+    let growth = &report["growth"];
+    assert_eq!(
+        (&growth["each"], &growth["every"], &growth["total"]),
+        (&"round".into(), &1.into(), &400.into())
+    );
+    // 64 MiB in each round, and 96 MiB at the peak: `data` is a copy, and the next copy is made before it is freed.
+    let first = report["summary"].as_str().expect("a sentence");
+    assert!(
+        first.starts_with("grows by 64.06 MiB a round of the outer loop: out of memory at about round 8"),
+        "{first}"
+    );
+    let report = answer(&torch.predict(&options, &["clears"]), 0);
+    assert!(report["growth"].is_null() && report["verdict"]["is"] == "fits", "{report}");
+}
+
 /// Keeps 4 MiB of each of 64 batches, until the end of the epoch, or only in the last epoch. The loader has no name.
 const RESETS: &str = "
 import sys, torch

@@ -132,7 +132,7 @@ class GrowingSteps(TypedDict):
     quickens: int  # the bytes by which each increase is larger than the previous one
     peak_bytes: int  # the bytes by which the peak rises per step; 0 if unknown
     climbs: bool  # whether only the peak grows, and not the memory that remains after a step
-    epochs: bool  # whether these are epochs, not steps
+    unit: str  # what `every`, `steps` and `total` count: a `step`, an `epoch`, or a `round` of an outer loop
     states: bool  # whether gradients and optimizer states grow, which all parameters have after `total` steps
 
 
@@ -142,6 +142,7 @@ class Varying(TypedDict):
     device: int
     bytes: int  # by how much its reserved bytes still grew in the last `steps` steps; 0 if they had settled
     steps: int
+    left: int | None  # the steps that the program still makes; None: unknown
 
 
 class Climb(TypedDict):

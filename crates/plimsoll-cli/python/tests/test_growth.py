@@ -4,14 +4,17 @@ import ast
 import collections
 import dataclasses
 import heapq
+import itertools
 import linecache
+import math
 import sys
 import time
 import types
 
 from plimsoll import allocator
 from plimsoll._holding.holder import Holder
-from plimsoll._predict import capacity, epochs, finish, growth, late_growth, lengths, loops, rounds
+from plimsoll._predict import capacity, epochs, finish, growth, late_growth, lengths, loops, outer, rounds
+from plimsoll._predict.levels import may_spread, spread
 
 MIB = 1 << 20
 
@@ -22,7 +25,10 @@ def torch_with(levels):
         return {"allocated_bytes": {"all": {"current": next(levels)}}}
 
     cuda = types.SimpleNamespace(
-        device_count=lambda: 1, mem_get_info=lambda device: (1 << 40, 1 << 40), memory_reserved=lambda device: 1 << 40
+        device_count=lambda: 1,
+        max_memory_allocated=lambda device: 0,
+        mem_get_info=lambda device: (1 << 40, 1 << 40),
+        memory_reserved=lambda device: 1 << 40,
     )
     return types.SimpleNamespace(cuda=cuda, _C=types.SimpleNamespace(_cuda_memoryStats=stats))
 
@@ -48,7 +54,7 @@ def test_before_the_first_use_of_cuda_nothing_is_allocated():
 def test_memory_that_grows_in_each_of_the_latest_steps_is_a_row():
     (row,) = grown([MIB * nth for nth in range(10)]).rows()
     assert (row["bytes"], row["every"], row["times"], row["steps"], row["total"]) == (MIB, 1, 8, 10, None)
-    assert not row["resets"] and not row["quickens"] and not row["climbs"] and not row["epochs"]
+    assert not row["resets"] and not row["quickens"] and not row["climbs"] and row["unit"] == "step"
     assert not row["states"]
     assert grown([MIB] * 10).rows() == []
     assert grown([MIB, 2 * MIB, MIB] * 4).rows() == []
@@ -91,6 +97,37 @@ def test_the_number_of_steps_is_read_from_the_loops():
     assert steps_of("n = 0\nwhile n < 3:\n    step()\n    n += 1") == 3
     assert steps_of("n = 0\nwhile n < 3 or n < 2:\n    n += 1\n    step()") is None
     assert steps_of("for b in (it for it in range(3)):\n    step()") is None
+
+
+def rounds_of(text, kept):
+    # The rows for the outer loops of a program that calls `step`; `kept(n)` are the bytes allocated at the n-th call.
+    name = f"<program {hash(text)}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    found, levels, loops = outer.Outer(torch_with(iter([]))), [], []
+
+    def step():
+        frame = sys._getframe(1)
+        loops[:] = loops or [(it, frame.f_code) for it in lengths.around(frame)]
+        levels.append(kept(len(levels)))
+        found.torch = torch_with(itertools.repeat(levels[-1]))
+        found.note(frame, loops)
+
+    sys.modules.setdefault("plimsoll_program", types.ModuleType("plimsoll_program"))
+    exec(compile(text, name, "exec"), {"step": step})
+    return found.rows([loop for loop, _ in loops]), found.left()
+
+
+def test_memory_that_grows_with_each_round_of_an_outer_loop_is_a_row_of_that_loop():
+    # The rounds have 1, 2, 3, … steps.
+    program = "for update in range(9):\n    for n in range(update + 1):\n        step()\n"
+    (row,), left = rounds_of(program, lambda step: 20 * MIB * round(math.sqrt(2 * step + 2) - 1))
+    assert (row["unit"], row["bytes"], row["every"], row["steps"], row["total"]) == ("round", 20 * MIB, 1, 9, 9)
+    assert left == 8  # as in the latest complete round
+    assert rounds_of(program, lambda step: 20 * MIB)[0] == []
+    # Two epochs in each round: memory grows with the outer loop, not with the epochs.
+    epochs = "for update in range(9):\n    for epoch in range(2):\n        for n in range(3):\n            step()\n"
+    (row,), _ = rounds_of(epochs, lambda step: 20 * MIB * (step // 6))
+    assert (row["bytes"], row["every"], row["total"]) == (20 * MIB, 1, 9)
 
 
 def test_a_loop_that_never_ends_has_no_number_of_steps():
@@ -181,9 +218,9 @@ def test_a_peak_that_rises_although_nothing_stays_is_a_row_if_the_number_of_step
 
 def test_rises_in_one_of_several_steps_are_found_among_small_ones():
     levels = [16 * MIB * (nth // 5) + (nth % 3) * MIB // 4 for nth in range(20)]
-    assert growth.spread(levels)[:2] == (16 * MIB, 5)
+    assert spread(levels)[:2] == (16 * MIB, 5)
     # One rise is not enough, but a reason to go on.
-    assert growth.may_spread(levels[:8]) and not growth.may_spread([MIB] * 8) and not growth.may_spread(levels)
+    assert may_spread(levels[:8]) and not may_spread([MIB] * 8) and not may_spread(levels)
 
 
 def test_the_iterations_of_a_while_loop_that_counts_are_known():
@@ -271,11 +308,11 @@ def test_memory_that_grows_evenly_from_epoch_to_epoch_is_a_row():
         return found
 
     (row,) = after(0, 100 * MIB, 120 * MIB, 140 * MIB, 160 * MIB).rows(50)
-    assert (row["bytes"], row["steps"], row["total"], row["epochs"]) == (20 * MIB, 6, 50, True)
+    assert (row["bytes"], row["steps"], row["total"], row["unit"]) == (20 * MIB, 6, 50, "epoch")
     assert after(0, 100 * MIB, 120 * MIB, 140 * MIB, 160 * MIB).rows(None) == []
     # Early stopping may have ended the epochs, so fewer are enough.
     (row,) = after(0, 20 * MIB, 40 * MIB).rows(None, breaks=True)
-    assert (row["bytes"], row["total"], row["epochs"]) == (20 * MIB, None, True)
+    assert (row["bytes"], row["total"], row["unit"]) == (20 * MIB, None, "epoch")
     assert after(0, 100 * MIB, 120 * MIB, 140 * MIB).rows(50) == []  # too few
     assert after(0, 100 * MIB, 120 * MIB, 120 * MIB, 160 * MIB).rows(50) == []
 

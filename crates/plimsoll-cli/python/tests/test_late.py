@@ -9,11 +9,12 @@ import types
 
 import pytest
 
-from plimsoll._predict import growth, rounds
+from plimsoll._predict import rounds
 from plimsoll._predict.batches import Batches
 from plimsoll._predict.conditions import Condition
 from plimsoll._predict.heavy import Heavy, Names
 from plimsoll._predict.late import Late, computes_with
+from plimsoll._predict.levels import is_rising, quickening, since, spread
 
 MIB = 1 << 20
 
@@ -71,23 +72,23 @@ def test_after_the_steps_lines_are_traced_while_an_arm_that_may_matter_has_not_r
 
 
 def test_growth_in_one_of_several_steps_has_a_period():
-    assert growth.spread([MIB * (nth // 50) for nth in range(200)]) == (MIB, 50, 3)
-    assert growth.spread([MIB * (nth // 50) + nth % 3 * 1000 for nth in range(200)]) == (MIB, 50, 3)
-    assert growth.spread([MIB * min(nth // 10, 5) for nth in range(200)]) is None
-    assert growth.spread([MIB * (nth // 10 % 4) for nth in range(41)]) is None
+    assert spread([MIB * (nth // 50) for nth in range(200)]) == (MIB, 50, 3)
+    assert spread([MIB * (nth // 50) + nth % 3 * 1000 for nth in range(200)]) == (MIB, 50, 3)
+    assert spread([MIB * min(nth // 10, 5) for nth in range(200)]) is None
+    assert spread([MIB * (nth // 10 % 4) for nth in range(41)]) is None
     # Growth that began late is measured from where it began.
-    assert growth.since([MIB] * 100 + [MIB * nth for nth in range(2, 12)]) >= 98
+    assert since([MIB] * 100 + [MIB * nth for nth in range(2, 12)]) >= 98
 
 
 def test_growth_is_seen_where_sizes_vary_and_where_it_quickens():
     sizes = [random.Random(7).randrange(1, 16) * MIB for _ in range(200)]
     kept = [sum(sizes[: nth + 1]) + sizes[nth] for nth in range(200)]
-    assert all(growth.is_rising(kept[:nth]) for nth in range(20, 200))
-    assert not any(growth.is_rising([64 * MIB + it for it in sizes[:nth]]) for nth in range(20, 200))
+    assert all(is_rising(kept[:nth]) for nth in range(20, 200))
+    assert not any(is_rising([64 * MIB + it for it in sizes[:nth]]) for nth in range(20, 200))
     # The n-th rise is 2 MiB plus n times 16 KiB.
     levels = [nth * 2 * MIB + nth * nth * (8 << 10) for nth in range(200)]
-    assert abs(growth.quickening(levels) - (16 << 10)) < 100
-    assert growth.quickening([nth * 2 * MIB for nth in range(200)]) == growth.quickening(kept) == 0
+    assert abs(quickening(levels) - (16 << 10)) < 100
+    assert quickening([nth * 2 * MIB for nth in range(200)]) == quickening(kept) == 0
 
 
 ROUNDS = """

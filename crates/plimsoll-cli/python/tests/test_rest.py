@@ -71,7 +71,7 @@ def test_steps_of_equal_or_alternating_size_do_not_wait_for_memory_to_settle(mon
     grows = range(100, 1100, 10)
     assert not steps(Varying(), [100] * 20, grows).waits(None)
     alternating = steps(Varying(), [100, 300] * 10, grows)
-    assert not alternating.waits(None) and not alternating.rows()
+    assert not alternating.waits(None) and not alternating.rows(None)
 
 
 def test_steps_of_varying_size_wait_until_memory_has_settled_or_the_time_is_up(monkeypatch):
@@ -81,10 +81,10 @@ def test_steps_of_varying_size_wait_until_memory_has_settled_or_the_time_is_up(m
     assert grows.waits(None)
     assert not grows.waits(100)  # this was the last step
     settled = steps(Varying(), sizes, [min(it, 40) for it in range(100)])
-    assert not settled.waits(None) and settled.rows() == [dict(device=0, bytes=0, steps=50)]
+    assert not settled.waits(None) and settled.rows(None) == [dict(device=0, bytes=0, steps=50, left=None)]
     # If each step requests more, the peak may rise later.
     rising = [100 + 7 * it for it in range(100)]
     assert steps(Varying(), rising, [40] * 100).waits(None)
     grows.began = -1e9, -1e9
     assert not grows.waits(None)
-    assert grows.rows() == [dict(device=0, bytes=500 * MIB, steps=50)]
+    assert grows.rows(900) == [dict(device=0, bytes=500 * MIB, steps=50, left=900)]

@@ -326,6 +326,23 @@ mod tests {
     }
 
     #[test]
+    fn reserved_memory_that_still_grows_fits_only_if_it_has_room_to_the_end() {
+        let growing = |left: Option<u64>| {
+            let varying = serde_json::json!([{ "device": 0, "bytes": 2 * MIB, "steps": 40, "left": left }]);
+            report(&serde_json::json!({ "cut": true, "varying": varying }))
+        };
+        // 40 MiB are to spare, and each 40 steps take 2 MiB more.
+        let fits = verdict(Ended::Well, &[growing(Some(800))]);
+        assert_eq!(fits, Verdict::Fits { spare_bytes: 40 * MIB, caught: 0 });
+        check_unknown(
+            Ended::Well,
+            &[growing(Some(801))],
+            "reserved memory still grew when the run was cut short",
+        );
+        check_unknown(Ended::Well, &[growing(None)], "reserved memory still grew when the run was cut short");
+    }
+
+    #[test]
     fn the_spare_memory_excludes_the_context() {
         let fits = verdict(Ended::Well, &[report(&serde_json::json!({}))]);
         assert_eq!(fits, Verdict::Fits { spare_bytes: 40 * MIB, caught: 0 });

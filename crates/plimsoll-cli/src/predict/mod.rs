@@ -43,7 +43,7 @@
 //! | `optimizers.py` | the optimizer steps that count |
 //! | `reads.py`, `dataflow.py`, `source.py`, `names.py` | reads of device values: where they are, and what the values decide |
 //! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py`, `boxes.py` | values that are known without computing; equal shares of experts; the boxes that `nms` keeps |
-//! | `finish.py`, `epochs.py`, `loops.py`, `batches.py`, `growth.py`, `late_growth.py`, `lengths.py`, `rounds.py`, `capacity.py` | the code after the steps; the training's largest batch; growth in loops that are cut short, and the outer loop or the full container that ends it |
+//! | `finish.py`, `epochs.py`, `loops.py`, `batches.py`, `growth.py`, `levels.py`, `late_growth.py`, `lengths.py`, `outer.py`, `rounds.py`, `capacity.py` | the code after the steps; the training's largest batch; growth in loops that are cut short, and the outer loop or the full container that ends it |
 //! | `late.py`, `lines.py`, `conditions.py`, `heavy.py`, `behind.py`, `after.py` | code of the training loop, and after it, that has not run yet: when it will run, and whether it needs memory |
 //! | `view.py`, `renames.py`, `space.py`, `uncopied.py` | the private view of the file system in a fork; files that the program renames; the free space that it sees; files that an overlay cannot copy |
 //! | `warnings.py`, `graphs.py` | memory that depends on unknown values; graphs that no backward pass uses |

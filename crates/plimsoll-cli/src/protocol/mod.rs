@@ -24,7 +24,9 @@ use serde_json::Value;
 
 pub(crate) use self::device::{Outside, Peaks, Refused};
 pub(crate) use self::memory::{Fall, Holder, UnusedGraph, Waste, WasteKind};
-pub(crate) use self::steps::{Batches, Break, Climb, CutLoop, GrowingBatches, GrowingSteps, Late, Varying};
+pub(crate) use self::steps::{
+    Batches, Break, Climb, CutLoop, GrowingBatches, GrowingSteps, Late, Unit, Varying,
+};
 
 /// The version of the messages.
 pub(crate) const VERSION: u32 = 1;

@@ -3,6 +3,16 @@
 
 use serde::Deserialize;
 
+/// What memory grows with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Unit {
+    Step,
+    Epoch,
+    /// An iteration of an outer loop (`outer.py`).
+    Round,
+}
+
 /// A device whose memory grew in the latest steps (`growth.py`).
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct GrowingSteps {
@@ -24,8 +34,8 @@ pub(crate) struct GrowingSteps {
     pub(crate) peak_bytes: u64,
     /// Whether only the peak grows, and not the memory that remains after a step.
     pub(crate) climbs: bool,
-    /// Whether these are epochs, not steps.
-    pub(crate) epochs: bool,
+    /// What `every`, `steps` and `total` count.
+    pub(crate) unit: Unit,
     /// Whether gradients and optimizer states grow, because the program unfreezes more and more parameters. After
     /// `total` steps, all parameters have them.
     pub(crate) states: bool,
@@ -48,6 +58,19 @@ pub(crate) struct Varying {
     /// The bytes by which the device's reserved bytes still grew in the last `steps` steps; 0 if they had settled.
     pub(crate) bytes: u64,
     pub(crate) steps: u64,
+    /// The steps that the program still makes; `None` if unknown.
+    pub(crate) left: Option<u64>,
+}
+
+impl Varying {
+    /// The bytes by which the reserved bytes still grow if they go on like this to the end of the program; `None` if that
+    /// is unknown.
+    pub(crate) fn more_bytes(&self) -> Option<u64> {
+        match self.bytes {
+            0 => Some(0),
+            bytes => Some(bytes.saturating_mul(self.left?).div_ceil(self.steps.max(1))),
+        }
+    }
 }
 
 /// A device whose peak rose in each of the latest steps (`growth.py`).

@@ -22,19 +22,23 @@ SURE = 8  # after this many times, no more epochs run to confirm it
 
 
 class Epochs:
-    """The allocated bytes at the beginning of each epoch after the requested steps."""
+    """The allocated bytes at the beginning of each epoch after the requested steps, and the peaks until then. `before` is
+    the number of earlier epochs. An outer loop has rounds instead of epochs (outer.py).
+    """
 
-    def __init__(self, torch: Any) -> None:
-        self.torch, self.growing = torch, Growing(torch)
+    def __init__(self, torch: Any, unit: str = "epoch", before: int = 1) -> None:
+        self.torch, self.unit, self.before, self.growing = torch, unit, before, Growing(torch)
         self.levels: list[list[int]] = []  # by epoch: allocated bytes of each device
+        self.peaks: list[list[int]] = []  # by epoch: the most allocated bytes so far, if they are known
         self.holders: dict[int, list[Holder]] = {}  # by device: the owners of the growth, at the latest survey
         self.known: dict[int, list[Holder]] = {}  # the same, without their limits
         self.surveyed = 0  # the epochs that began before that survey
 
-    def begins(self, levels: list[int]) -> None:
-        """Called in an epoch that began with these allocated bytes of each device."""
+    def begins(self, levels: list[int], peaks: list[int] | None = None) -> None:
+        """Called in an epoch that began with these allocated bytes of each device, and the most of them so far."""
         before = self.levels[-1] if self.levels else levels
         self.levels.append(levels)
+        self.peaks.append(levels if peaks is None else peaks)
         rose = {it: level for it, level in enumerate(levels) if level - before[it] >= LEAST}
         self.growing.stepped(rose, len(self.levels), is_last=False)
         if self.growing.latest != self.known:
@@ -57,9 +61,12 @@ class Epochs:
             if full is None and any(bounded(loops, it) for it in owners):
                 continue
             is_full = full is not None and (total is None or full < total)
-            done = len(levels) + 1  # the epoch of the requested steps came before
-            end = full if is_full else total
-            found.append(grows(device, each, times, done, end, every=every, resets=is_full, epochs=True))
+            done, end = len(levels) + self.before, full if is_full else total
+            # What is kept may also be joined, so that it exists twice for a moment. At first, other memory may be the peak.
+            peaks, often = [it[device] for it in self.peaks], max(times // every // 2, 1)
+            more = (peaks[-1] - peaks[-1 - often * every]) // often
+            row = grows(device, each, times, done, end, every=every, resets=is_full, unit=self.unit, peak_bytes=more)
+            found.append(row)
         return found
 
     def full(self, device: int, each: int, every: int = 1) -> int | None:

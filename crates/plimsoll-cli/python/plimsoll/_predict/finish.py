@@ -33,6 +33,8 @@ from .growth import Growth
 from .heavy import Heavy
 from .late_growth import LateGrowth
 from .lengths import LOADERS, length
+from .levels import is_unended
+from .outer import Outer
 from .trainers import Callbacks
 
 LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after the steps
@@ -82,6 +84,7 @@ class Finish:
         self.batches: batches.Batches | None = None  # the batches of the training loop that was ended early
         self.cut = False  # whether a loader was ended early
         self.loops: list[loops.Loop] = []  # loops over loaders that started after the steps
+        self.outer = Outer(torch)  # rounds of outer loops in the steps
         self.epochs = Epochs(torch)  # epochs after the steps
         self.late_growth = LateGrowth(self)
         self.callbacks = Callbacks(torch)
@@ -184,13 +187,22 @@ class Finish:
         eval.__wrapped__ = original  # type: ignore[attr-defined]
         module.eval = eval
 
-    def stepped(self) -> None:
-        """Called when a step was counted. The loaders that yielded a batch for it belong to training."""
+    def stepped(self, loops: Loops) -> None:
+        """Called when a step in these loops was counted. The loaders that yielded a batch for it belong to training."""
         self.training |= self.since_step
         self.lines |= self.lines_since_step
         self.since_step, self.lines_since_step = set(), set()
         self.ends = [*self.ends[-3:], (time.process_time(), time.monotonic())]
         self.files |= {frame.f_code.co_filename for frame in frames.of_program(sys._getframe(1))}
+        self.outer.note(sys._getframe(1), loops)
+
+    def steps_left(self, growth: Growth) -> int | None:
+        """The steps that the program still makes; None if unknown."""
+        return self.outer.left() if growth.total is None else max(growth.total - growth.steps, 0)
+
+    def is_unsure(self, growth: Growth) -> bool:
+        """Whether more steps would show whether memory grows."""
+        return growth.is_unsure() or self.outer.is_open()
 
     def epoch_begins(self, is_sure: bool) -> None:
         """Called when a loop at a line of the training begins, after the steps. If its loader is new, a step in the loop
@@ -220,11 +232,16 @@ class Finish:
         return []
 
     def growth(self, growth: Growth, holders: dict[int, list[Holder]]) -> list[protocol.GrowingSteps]:
-        """Rows about memory that grows, from step to step or from epoch to epoch; none if the loop has run to its end."""
+        """Rows about memory that grows from step to step, from round to round of an outer loop, or from epoch to epoch;
+        none if the loop has run to its end.
+        """
         if self.is_whole:
             return []
         loops = [loop for loop, _ in growth.scopes]
-        return growth.rows(holders) + self.epochs.rows(growth.epochs, loops, growth.breaks is not None)
+        # What only some steps add may come from an outer loop.
+        outer = [] if growth.is_steady() else self.outer.rows(loops)
+        found = outer or growth.rows(holders)
+        return found + self.epochs.rows(growth.epochs, loops, growth.breaks is not None)
 
     def late(self, rows: list[protocol.Late]) -> list[protocol.Late]:
         """Rows about code of the training loop that did not run in these steps; none if the loop has run to its end."""
@@ -326,16 +343,13 @@ class Finish:
         if len(self.levels) > 4096:
             del self.levels[::2]
 
-    def grew(self) -> bool:
-        """Whether memory was still growing when the program was stopped, that is, whether the lowest level in each
-        eighth of the time is higher than in the eighth before.
-        """
-        size = len(self.levels) // 8
+    def grew(self, growth: Growth) -> bool:
+        """Whether memory was still growing when the program was stopped."""
+        if growth.is_unended() and not self.is_whole:
+            return True
         # Containers that keep each epoch's results become full.
-        if size < 2 or any(it.left_bytes is not None for own in self.epochs.holders.values() for it in own):
-            return False
-        least = [min(self.levels[at : at + size]) for at in range(len(self.levels) - 8 * size, len(self.levels), size)]
-        return all(after > before for before, after in zip(least[3:], least[4:])) and least[-1] - least[3] >= 16 << 20
+        is_limited = any(it.left_bytes is not None for own in self.epochs.holders.values() for it in own)
+        return not is_limited and is_unended(self.levels)
 
     def unseen(self) -> list[protocol.Place]:
         """The lines of the program that call `eval()` and were not reached."""

@@ -9,7 +9,7 @@ import time
 from typing import Any, Protocol
 
 from .. import allocator, protocol
-from .growth import rises
+from .levels import is_even
 
 SPARE = 1 << 20  # less growth with the second step of an epoch does not count
 STEPS = 6  # the number of steps that show whether memory grows
@@ -62,7 +62,7 @@ class LateGrowth:
         each = {
             device: (levels[-1] - levels[1]) * len(levels) // ((len(levels) - 2) * given)
             for device, levels in enumerate(zip(*self.levels))
-            if is_even(levels)
+            if is_even(levels[1:], LEAST)  # in the first step, an optimizer creates its states
         }
         total = iterator.plimsoll_length
         if not each or total is None or total <= given:
@@ -95,9 +95,3 @@ class LateGrowth:
             is_cut=True,
             ended_us=int(time.time() * 1e6),
         )
-
-
-def is_even(levels: tuple[int, ...]) -> bool:
-    """Whether levels rise evenly, except for the first step, in which an optimizer creates its states."""
-    rose = rises(list(levels[1:]))
-    return min(rose) >= LEAST and max(rose) < 2 * min(rose)

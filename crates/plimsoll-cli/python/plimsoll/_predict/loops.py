@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from .. import allocator, frames, protocol
 from . import host
-from .growth import rises
+from .levels import rises
 
 FIRST = 7  # the number of first batches, which are always made
 STEADY = 4  # the number of latest batches over which growth is measured

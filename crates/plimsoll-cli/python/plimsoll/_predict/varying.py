@@ -85,16 +85,16 @@ class Varying:
         levels = self.reserved[device]
         return levels[-1] - levels[max(len(levels) - 1 - steps, 0)]
 
-    def rows(self) -> list[protocol.Varying]:
+    def rows(self, left: int | None) -> list[protocol.Varying]:
         """Rows for the report: the devices whose requests differ from step to step, and whether their reserved bytes
-        were still growing.
+        were still growing. The program makes `left` more steps.
         """
         found = []
         for device, levels in self.reserved.items():
             half, steps = len(levels) // 2, len(levels) - 1
             grew = self.risen(device, half) if self.is_unsettled and self.is_open(device) else 0
             if steps >= PROBE and self.varies(device):
-                found.append(protocol.Varying(device=device, bytes=grew if grew >= LEAST else 0, steps=half))
+                found.append(protocol.Varying(device=device, bytes=grew if grew >= LEAST else 0, steps=half, left=left))
         return found
 
 

@@ -246,7 +246,7 @@ class Watch:
             return
         self.counted = steps
         self.measure(steps)
-        finish.stepped()
+        finish.stepped(self.growth.scopes)
         # While batches vary, levels may rise only because batches get larger.
         self.growth.note(self.peaks, varies=self.varying.began is not None, given=finish.given)
         self.varying.note(self.requested, self.peaks, self.states.unfrozen)
@@ -254,7 +254,7 @@ class Watch:
             return self.begin_rest() if finish.ran_on(steps, self.growth.total) else None
         self.late.ends_early = finish.may_go_on()
         self.late.stepped(steps, sys._getframe(1))
-        is_last = 0 < settings.STEPS <= steps and self.has_settled(steps) and not self.growth.is_unsure()
+        is_last = 0 < settings.STEPS <= steps and self.has_settled(steps) and not finish.is_unsure(self.growth)
         if is_last:
             self.growth.look(sys._getframe(1), steps, finish.given)
             total, grows = self.growth.total, bool(self.growth.growing())
@@ -478,11 +478,11 @@ class Watch:
             breaks=self.growth.find_break(self.reads.sites.values(), self.count(), self.state),
             growth=finish.growth(self.growth, self.growing.found),
             climbs=[] if finish.is_whole else self.growth.climbs(),
-            varying=[] if finish.is_whole else self.varying.rows(),
+            varying=[] if finish.is_whole else self.varying.rows(finish.steps_left(self.growth)),
             batches=finish.batches.row() if finish.batches else None,
             holders=self.growing.rows(),
             loops=finish.cut_loops(),
-            grew=self.state == "stopped" and finish.grew(),
+            grew=self.state == "stopped" and finish.grew(self.growth),
             warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),
             graphs=[] if self.passes else self.graphs.rows(self.state == "ended", trains=bool(len(self.steps))),
             falls=self.falling.rows() if self.state != "running" else [],

@@ -9,7 +9,7 @@ use plimsoll_trace::snapshot::{Action, EventIndex, FrameId};
 use super::judged::Judged;
 use crate::predict::gpu::Target;
 use crate::predict::recording::read::place;
-use crate::protocol::{CutLoop, GrowingBatches, GrowingSteps};
+use crate::protocol::{CutLoop, GrowingBatches, GrowingSteps, Unit};
 
 /// The unit in which memory grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub(crate) enum Each {
     Step,
     Batch,
     Epoch,
+    /// An iteration of an outer loop.
+    Round,
 }
 
 impl Each {
@@ -26,6 +28,7 @@ impl Each {
             Each::Step => "step",
             Each::Batch => "batch",
             Each::Epoch => "epoch",
+            Each::Round => "round",
         }
     }
 }
@@ -106,7 +109,11 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     let end_bytes = total.map(|total| needed_bytes.saturating_add(more_bytes(total)));
     let out_at = Some(out_at).filter(|&step| total.is_none_or(|total| step <= total));
     Some(Growth {
-        each: if growing.epochs { Each::Epoch } else { Each::Step },
+        each: match growing.unit {
+            Unit::Step => Each::Step,
+            Unit::Epoch => Each::Epoch,
+            Unit::Round => Each::Round,
+        },
         bytes,
         every,
         seen: steps,

@@ -81,11 +81,22 @@ pub(crate) fn with_growth(verdict: Verdict, growth: Option<&Growth>, reports: &[
             Verdict::Fits { spare_bytes: growth.spare_bytes, caught }
         }
         (Verdict::Fits { .. }, Some(growth)) => Verdict::Grows(growth.clone()),
+        (Verdict::Fits { spare_bytes, .. }, None) if still_grow(reports, spare_bytes) => Verdict::Unknown(
+            "reserved memory still grew when the run was cut short, because batches differ in size; --whole runs the program \
+             to its end"
+                .to_owned(),
+        ),
         (Verdict::Fits { .. }, None) if reports.iter().any(|report| report.grew) => Verdict::Unknown(
-            "memory still grew when the time for the code after the training ended; --whole runs the program to its end".to_owned(),
+            "memory still grew when the run was cut short; --whole runs the program to its end".to_owned(),
         ),
         (verdict, _) => verdict,
     }
+}
+
+/// Whether reserved bytes still grew when the run was cut short, and may grow by more than is left of the GPU's memory.
+fn still_grow(reports: &[Report], spare_bytes: u64) -> bool {
+    let cut = reports.iter().filter(|report| report.cut);
+    cut.flat_map(|report| &report.varying).any(|it| it.more_bytes().is_none_or(|more| more > spare_bytes))
 }
 
 /// How many requests ran out of memory in a run that still succeeded: the program caught the errors and, if it has

@@ -22,7 +22,7 @@ pub(super) fn command(outcome: &Outcome, target: &Target, args: &PredictArgs) ->
         // No technique changes a limit that the program itself set, and `plan` cannot run a single rank of a job.
         Verdict::RunsOut(Shortage { cause: Cause::Limit { .. }, .. }) => None,
         Verdict::RunsOut(_)
-        | Verdict::Grows(Growth { each: Each::Batch | Each::Epoch, total: Some(_), .. })
+        | Verdict::Grows(Growth { each: Each::Batch | Each::Epoch | Each::Round, total: Some(_), .. })
             if !is_unplanned =>
         {
             Some(format!("plimsoll plan {options} -- {command}"))

@@ -81,10 +81,14 @@ fn unsettled(outcome: &Outcome, size: impl Fn(u64) -> String) -> String {
     let found = judged.and_then(|judged| {
         judged.report.varying.iter().find(|it| it.device == judged.peaks.device && it.bytes > 0)
     });
-    found.map_or_else(String::new, |Varying { bytes, steps, .. }| {
+    let grew = found.and_then(|it| Some((it, it.more_bytes()?)));
+    grew.map_or_else(String::new, |(Varying { bytes, steps, left, .. }, more)| {
         format!(
-            ", which still grew, by {} in the last {steps} steps, because batches differ in size (--whole runs all)",
-            size(*bytes)
+            ", which still grew, by {} in the last {steps} steps, because batches differ in size: at this rate, by {} in the {} steps \
+             that are left (--whole runs them)",
+            size(*bytes),
+            size(more),
+            thousands(left.unwrap_or(0))
         )
     })
 }
@@ -233,7 +237,7 @@ fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> Str
     let (bytes, often) = (size(*bytes), one_in(*each, *every));
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     match (each, end_bytes, out_at) {
-        (Each::Step | Each::Epoch, _, Some(out_at)) => {
+        (Each::Step | Each::Epoch | Each::Round, _, Some(out_at)) => {
             let of = total.map_or_else(String::new, |total| format!(" of {}", thousands(total)));
             let unless = breaks
                 .as_ref()
@@ -270,7 +274,7 @@ fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) ->
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     let (bytes, end, spare) = (size(*bytes), size(end_bytes.unwrap_or(0)), size(*spare_bytes));
     match each {
-        Each::Step | Each::Epoch => format!(
+        Each::Step | Each::Epoch | Each::Round => format!(
             "{what} by {bytes} {often}{place}: needs about {end}{}, {spare} less than {} offers",
             at_the_end(growth),
             target.name
@@ -318,7 +322,7 @@ fn computed(growth: &Growth) -> String {
         (Each::Batch, Some(total)) => {
             format!(", computed from {} of {} batches", thousands(growth.seen), thousands(total))
         }
-        (Each::Step | Each::Epoch, Some(_)) => at_the_end(growth),
+        (Each::Step | Each::Epoch | Each::Round, Some(_)) => at_the_end(growth),
         _ => String::new(),
     }
 }
@@ -327,7 +331,9 @@ fn computed(growth: &Growth) -> String {
 fn one_in(each: Each, every: u64) -> String {
     match (each, every) {
         (Each::Epoch, 1) => "an epoch".to_owned(),
+        (Each::Round, 1) => "a round of the outer loop".to_owned(),
         (_, 1) => format!("a {}", each.name()),
+        (Each::Round, _) => format!("every {} rounds of the outer loop", thousands(every)),
         _ => format!("every {} {}s", thousands(every), each.name()),
     }
 }
