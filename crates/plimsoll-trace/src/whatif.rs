@@ -136,7 +136,7 @@ pub struct Outcome {
     pub peak_allocated_bytes: u64,
     /// The peak of reserved memory, in bytes.
     pub peak_reserved_bytes: u64,
-    /// The number of requests that failed here, but not in the recording.
+    /// The number of requests that failed here, but not in the recording. After 1,000, the rest is not simulated.
     pub new_failures: usize,
     /// The first of these requests.
     pub first_new_failure: Option<EventIndex>,

@@ -1,9 +1,11 @@
 //! What-if: the simulation of the recorded settings gives the recorded figures, and the results for recordings that ran
 //! out of memory.
 
+use plimsoll_alloc::{Addr, StreamId};
 use plimsoll_needs::needs;
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Options, Origins, Rest, StillNeeded};
 use plimsoll_trace::replay::Replay;
+use plimsoll_trace::snapshot::{Action, Event, Snapshot};
 use plimsoll_trace::timeline::Timeline;
 use plimsoll_trace::whatif::{Known, SETTINGS, WhatIf};
 
@@ -72,6 +74,18 @@ fn the_packed_policy_has_a_row_of_its_own_with_the_calls_of_the_last_step() {
     );
     let timeline = Timeline::of(&snapshot, 0);
     assert_eq!(WhatIf::of(&snapshot, &timeline, &[]).packed.last_step_calls, None, "the steps are unknown");
+}
+
+/// With expandable segments, each stream reserves address space for the whole device, which runs out. Then each request
+/// would search all blocks of the others.
+#[test]
+fn a_setting_that_fails_again_and_again_is_not_simulated_to_the_end() {
+    let of = |nth: u32| Event::new(Action::Alloc, Addr(512 * u64::from(nth)), 512, StreamId(nth.into()));
+    let snapshot = Snapshot { traces: vec![(0..12_000_u32).map(of).collect()], ..Snapshot::default() };
+    let timeline = Timeline::of(&snapshot, 0);
+    let answer = WhatIf::of(&snapshot, &timeline, &SETTINGS);
+    let failures = answer.rows.iter().map(|row| row.outcome.new_failures);
+    assert_eq!(failures.max(), Some(1_000));
 }
 
 #[test]

@@ -14,6 +14,10 @@ use crate::still_needed::StillNeeded;
 /// The size of an unlimited device. Address space is reserved in proportion to the size, so the size must be finite.
 const BOUNDLESS_BYTES: u64 = 1 << 50;
 
+/// After this many requests that the recording served and this setting does not, the rest of the program is left out:
+/// each of them searches the whole cache.
+const MOST_FAILURES: usize = 1_000;
+
 /// Accumulates the figures of one row.
 #[derive(Default)]
 pub(super) struct Tally {
@@ -75,11 +79,14 @@ struct Run<'a, P: Policy<Tally>> {
     waiting: usize,
 }
 
-/// Runs the program. If a request fails, the program continues without the block.
+/// Runs the program. If a request fails, the program continues without the block, up to [`MOST_FAILURES`].
 pub(super) fn simulate(program: &Program, config: &Config, capacity_bytes: Option<u64>) -> Outcome {
     let mut run = Run::new(program, torch(program, config, capacity_bytes));
     for step in &program.steps {
         run.step(step);
+        if run.has_failed_often() {
+            break;
+        }
     }
     std::mem::take(&mut run.allocator.tally().outcome)
 }
@@ -107,6 +114,9 @@ pub(super) fn simulate_packed(
             && (begin < at && at <= end)
         {
             *calls += run.allocator.calls().total() - before;
+        }
+        if run.has_failed_often() {
+            break;
         }
     }
     let calls = run.allocator.calls();
@@ -233,6 +243,10 @@ impl<'a, P: Policy<Tally>> Run<'a, P> {
             }
             Err(_) => None,
         }
+    }
+
+    fn has_failed_often(&mut self) -> bool {
+        self.allocator.tally().outcome.new_failures >= MOST_FAILURES
     }
 
     #[cold]
