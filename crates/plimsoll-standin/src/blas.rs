@@ -43,8 +43,13 @@ checked! { [_trans _n _nrhs _a _lda _pivots _b _ldb]:
 
 calls! { Blas:
     fn cublasCreate_v2(handle: Out<u64>) {
-        outside::used(Library::CuBlas)?;
-        handle.put(new_handle())
+        let made = new_handle();
+        outside::made_blas(made)?;
+        handle.put(made)
+    }
+    fn cublasDestroy_v2(handle: u64) {
+        outside::ended_blas(handle);
+        Ok(())
     }
     fn cublasLtCreate(handle: Out<u64>) {
         outside::used(Library::CuBlas)?;
@@ -89,7 +94,7 @@ extern "C" fn cublasLtGetVersion() -> usize {
 }
 
 nothing! { Blas:
-    cublasDestroy_v2 cublasLtDestroy cublasLtMatmulDescDestroy cublasLtMatmulDescSetAttribute
+    cublasLtDestroy cublasLtMatmulDescDestroy cublasLtMatmulDescSetAttribute
     cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute cublasLtMatrixLayoutDestroy
     cublasLtMatrixLayoutSetAttribute cublasLtMatrixTransformDescDestroy cublasLtMatrixTransformDescSetAttribute
     cublasSetMathMode cublasSetMatrixAsync cublasSetPointerMode_v2

@@ -9,7 +9,9 @@ use std::ffi::{c_char, c_int};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use plimsoll_gpu::outside::{Basis, Figure, Library, Loading, graph_bytes, local_memory_bytes, stream_bytes};
+use plimsoll_gpu::outside::{
+    Basis, Figure, Library, Loading, cublas, graph_bytes, local_memory_bytes, stream_bytes,
+};
 
 use crate::argument::{Out, put_text};
 use crate::error::Outcome;
@@ -32,6 +34,8 @@ const GRAPHS: &str = "CUDA graphs";
 #[derive(Debug, Default)]
 struct Made {
     streams: BTreeMap<StreamHandle, usize>,
+    /// The device of each cuBLAS handle.
+    blas: BTreeMap<u64, usize>,
     /// The device and the bytes of each graph that uses memory.
     graphs: BTreeMap<ExecHandle, (usize, u64)>,
 }
@@ -39,7 +43,8 @@ struct Made {
 /// The number of existing streams on each device, including NCCL's.
 static STREAM_COUNTS: Mutex<BTreeMap<usize, u64>> = Mutex::new(BTreeMap::new());
 
-static MADE: Mutex<Made> = Mutex::new(Made { streams: BTreeMap::new(), graphs: BTreeMap::new() });
+static MADE: Mutex<Made> =
+    Mutex::new(Made { streams: BTreeMap::new(), blas: BTreeMap::new(), graphs: BTreeMap::new() });
 
 /// The devices on which a kernel was launched, one bit each. A launch checks it first and usually has nothing else to do.
 static LAUNCHED: AtomicU64 = AtomicU64::new(0);
@@ -76,6 +81,28 @@ fn used_on(device: usize, library: Library) -> Outcome {
     let eager = settings::text("CUDA_MODULE_LOADING").is_some_and(|text| text.eq_ignore_ascii_case("eager"));
     let loading = if eager { Loading::Eager } else { Loading::Lazy };
     memory().uses.grow(device, library.name(), library.first_use(&setup().gpu, loading))
+}
+
+/// Records that a cuBLAS handle was created on the current device.
+///
+/// # Errors
+///
+/// `OutOfMemory` if it does not fit.
+pub(crate) fn made_blas(handle: u64) -> Outcome {
+    let device = current_device()?;
+    if setup().outside != Outside::Laws {
+        return memory().uses.enter(device);
+    }
+    let mut made = locked(&MADE);
+    let handles = made.blas.values().filter(|&&on| on == device).count() as u64 + 1;
+    memory().uses.grow(device, Library::CuBlas.name(), cublas(&setup().gpu, handles))?;
+    made.blas.insert(handle, device);
+    Ok(())
+}
+
+/// Records that a cuBLAS handle was destroyed. Its bytes stay charged, and a later handle reuses them.
+pub(crate) fn ended_blas(handle: u64) {
+    locked(&MADE).blas.remove(&handle);
 }
 
 /// Records the launch of a kernel with this many bytes of stack per thread. If needed, the pool of local memory grows.

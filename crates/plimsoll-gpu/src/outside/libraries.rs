@@ -14,6 +14,9 @@ const STREAM_BYTES: u64 = 573_440;
 /// The number of streams that PyTorch creates at once.
 const PYTORCH_STREAMS: u64 = 128;
 
+/// The size of each cuBLAS handle after the first, measured on an H200. The first use of cuBLAS contains one.
+const CUBLAS_HANDLE_BYTES: u64 = 67_108_864;
+
 /// The size of a kernel in an instantiated graph.
 const NODE_BYTES: u64 = 2355;
 
@@ -111,6 +114,22 @@ impl Library {
         };
         known.unwrap_or(Figure::new(bytes, Basis::Assumed))
     }
+}
+
+/// The bytes that cuBLAS uses on a GPU with this many handles. PyTorch creates one for each thread that computes a product: training
+/// has two, because the backward pass runs in a thread of its own.
+///
+/// ```
+/// use plimsoll_gpu::outside::cublas;
+/// let gpu = plimsoll_gpu::named("H200")?;
+/// assert_eq!(cublas(gpu, 1).bytes, 71_303_168);
+/// assert_eq!(cublas(gpu, 2).bytes, 138_412_032);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+pub fn cublas(gpu: &Gpu, handles: u64) -> Figure {
+    let first = Library::CuBlas.first_use(gpu, Loading::Lazy);
+    let more = CUBLAS_HANDLE_BYTES.min(first.bytes).saturating_mul(handles.saturating_sub(1));
+    Figure::new(first.bytes.saturating_add(more), first.basis)
 }
 
 /// The bytes that this many streams use together on a GPU. Later streams reuse the memory of destroyed ones.

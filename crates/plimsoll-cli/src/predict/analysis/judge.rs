@@ -1,5 +1,7 @@
 //! The verdict, based on how the run ended, the reports of its processes, and the growth of its memory.
 
+use plimsoll_alloc::Bytes;
+
 use super::failed::failed;
 use super::growth::Growth;
 use super::verdict::Verdict;
@@ -51,7 +53,18 @@ pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>)
             let taken =
                 |peaks: &Peaks| peaks.together_bytes.unwrap_or(peaks.counted_bytes() + outside(peaks));
             let most = reports.iter().flat_map(|report| &report.devices).map(taken).max();
-            let spare_bytes = target.limit_bytes().saturating_sub(most.unwrap_or(0));
+            let limit_bytes = target.limit_bytes();
+            let shared =
+                reports.iter().flat_map(|report| &report.devices).filter_map(|it| it.together_bytes).max();
+            if let Some(bytes) = shared.filter(|bytes| *bytes > limit_bytes) {
+                return Verdict::Unknown(format!(
+                    "its processes on one GPU need {} together, {} more than {} offers, if each keeps what it has reserved",
+                    Bytes(bytes),
+                    Bytes(bytes - limit_bytes),
+                    target.name
+                ));
+            }
+            let spare_bytes = limit_bytes.saturating_sub(most.unwrap_or(0));
             Verdict::Fits { spare_bytes, caught: caught(job) }
         }
     }

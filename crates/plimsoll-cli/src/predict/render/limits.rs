@@ -148,8 +148,8 @@ fn shared(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     }
     let sentence = |(gpu, (processes, bytes, together_bytes))| {
         format!(
-            "whether the peaks of the {processes} processes on GPU {gpu} coincide: here, they used at most {} at the \
-             same time (with contexts); if all peaks coincide, PyTorch reserves {} (without contexts)",
+            "cached memory that the {processes} processes on GPU {gpu} may release: those that run at the same time count as keeping \
+             what they reserve, {} together (with contexts); PyTorch reserves {} in all of them (without contexts)",
             size(together_bytes),
             size(bytes)
         )

@@ -70,11 +70,11 @@ pub(super) fn account(
         let what = "requested from CUDA by libraries, not by PyTorch (measured)".to_owned();
         rows.push(row("requested", requested_bytes, what));
     }
-    let mut others = None;
+    let mut others_bytes = None;
     let left = match &outcome.verdict {
         Verdict::Fits { spare_bytes, .. } => {
             let all = target.limit_bytes().saturating_sub(*spare_bytes);
-            others = all.checked_sub(taken).filter(|bytes| *bytes > 0);
+            others_bytes = all.checked_sub(taken).filter(|bytes| *bytes > 0);
             let taken = outcome.largest_bytes().map_or_else(String::new, |_| {
                 format!("; unknown values may take {} of it", size(outcome.stake_bytes()))
             });
@@ -85,8 +85,9 @@ pub(super) fn account(
         }
         _ => target.limit_bytes().checked_sub(taken).map(|bytes| row("free", bytes, "free".to_owned())),
     };
-    let used_bytes = target.total_bytes.min(taken + others.unwrap_or(0) + target.others_bytes);
-    rows.extend(others.map(|bytes| row("others", bytes, "other processes on this GPU".to_owned())));
+    let used_bytes = target.total_bytes.min(taken + others_bytes.unwrap_or(0) + target.others_bytes);
+    let others = others_bytes.map(|bytes| row("others", bytes, "other processes on this GPU".to_owned()));
+    rows.extend(others.clone());
     let given = (target.others_bytes > 0).then(|| {
         row("other_programs", target.others_bytes, "other programs on this GPU (given: --others)".to_owned())
     });
@@ -95,6 +96,7 @@ pub(super) fn account(
     rows.extend(outside::totals(target, &size, used_bytes));
     let what = "outside PyTorch: CUDA context, libraries, communicators".to_owned();
     let mut short = vec![pytorch, row("context", outside_bytes, what)];
+    short.extend(others);
     short.extend(given);
     short.push(row("gpu", target.total_bytes, gpus_memory(target)));
     short.extend(left.filter(|row| row.name != "free"));
