@@ -13,6 +13,21 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
+impl Bytes {
+    /// The exact number with a unit, as options of the command line take it.
+    ///
+    /// ```
+    /// # use plimsoll_alloc::Bytes;
+    /// assert_eq!(Bytes(8 << 30).exact(), "8GiB");
+    /// assert_eq!(Bytes(845_000_000).exact(), "845000000B");
+    /// ```
+    pub fn exact(self) -> String {
+        let units = [(30, "GiB"), (20, "MiB")];
+        let whole = units.into_iter().find(|(shift, _)| self.0 > 0 && self.0.trailing_zeros() >= *shift);
+        whole.map_or_else(|| format!("{}B", self.0), |(shift, unit)| format!("{}{unit}", self.0 >> shift))
+    }
+}
+
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const KIB: u64 = 1 << 10;

@@ -60,6 +60,7 @@ mod train_fit;
 mod train_gpt;
 mod train_hybrid;
 mod train_image;
+mod train_plan;
 mod train_ranks;
 mod train_sharded;
 mod train_tensor;

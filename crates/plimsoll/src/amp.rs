@@ -96,8 +96,9 @@ impl GradScaler {
     /// [`GradScaler::step`].
     ///
     /// # Errors
-    /// If it is called twice for the same optimizer before [`GradScaler::update`], or for rows or other parts of
-    /// parameters that several ranks have.
+    /// If it is called twice for the same optimizer before [`GradScaler::update`], for rows or other parts of
+    /// parameters that several ranks have, or for an optimizer that [steps in the backward
+    /// pass](Optimizer::steps_in_backward).
     #[track_caller]
     pub fn unscale_(&mut self, optimizer: &dyn Optimizer) -> Result<()> {
         let _entry = Entry::here();
@@ -110,6 +111,10 @@ impl GradScaler {
         if parameters.iter().any(Tensor::is_shard) {
             let message = "each rank would find infinite values only in its own rows, so ranks would skip different steps: train a \
                            sharded model in bfloat16, which needs no scaling";
+            return Err(Error::argument("unscale_", message));
+        }
+        if optimizer.steps_in_backward() {
+            let message = "the backward pass has already stepped with scaled gradients: use an optimizer that steps after it";
             return Err(Error::argument("unscale_", message));
         }
         check_whole("unscale_", parameters.iter())?;

@@ -44,7 +44,7 @@
 //! | `parallel/` | one model on several ranks |
 //! | `captured_step.rs` | a training step that is captured and replayed |
 //! | `trainer/` | the usual training loop |
-//! | `fit.rs` | the fastest techniques within a memory limit, found by simulated runs |
+//! | `fit/` | the fastest techniques within a memory limit, found by simulated runs |
 //! | `techniques.rs` | the usual memory-saving techniques, as documentation |
 //! | `prelude.rs` | the names that most programs import |
 //! | `models/` | models whose parameters have the names of pretrained weights |

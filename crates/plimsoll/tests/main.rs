@@ -44,6 +44,7 @@ mod scripts;
 mod serialize;
 mod sharded;
 mod snapshot;
+mod step_in_backward;
 mod stochastic_rounding;
 mod techniques;
 mod tensor_parallel;

@@ -57,7 +57,7 @@ mod unmarked;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use self::batch::Batches;
 use self::candidate::Candidate;
@@ -82,7 +82,7 @@ use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{self, Hosts, Program};
 use crate::predict::view::Writes;
 use crate::report::full;
-use crate::techniques::Numbers;
+use crate::techniques::Allowed;
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll plan [OPTIONS] -- COMMAND...")]
@@ -151,17 +151,6 @@ pub(crate) struct PlanArgs {
     /// The program and its arguments, after `--`
     #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]
     command: Vec<OsString>,
-}
-
-/// How much techniques may change the numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Allowed {
-    /// Losses and parameters are bit-identical
-    Identical,
-    /// The same formulas, rounded differently
-    Rounding,
-    /// Other formulas, such as bf16 autocast
-    Changed,
 }
 
 fn factor(text: &str) -> Result<f64, String> {
@@ -238,11 +227,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
     }
     let wanted = batch::wanted(args)?;
     let target = program.target()?;
-    let numbers = match args.numbers {
-        Allowed::Identical => Numbers::Identical,
-        Allowed::Rounding => Numbers::Rounding,
-        Allowed::Changed => Numbers::Changed,
-    };
+    let numbers = args.numbers.numbers();
     let mut plan = match wanted {
         None => {
             let goal = args.goal.unwrap_or(Goal::Fit);

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use super::PlanArgs;
+use super::goal::Goal;
 use crate::exit::{Answer, Exit, Failure};
 use crate::predict::gpu::Target;
 use crate::train;
@@ -30,6 +31,14 @@ pub(super) fn run(args: &PlanArgs, target: &Target) -> Result<Answer, Failure> {
     if bytes < gpu.memory_bytes && !has_limit {
         words.extend(["--memory-limit", &bytes.to_string()].map(OsString::from));
     }
+    let has_numbers = words.iter().any(|word| word.to_string_lossy().starts_with("--numbers"));
+    if !has_numbers {
+        let numbers = args.numbers.numbers().name();
+        words.extend(["--numbers", numbers].map(OsString::from));
+    }
+    if args.goal == Some(Goal::Batch) {
+        words.extend(["--goal", "batch"].map(OsString::from));
+    }
     words.extend(args.json.then(|| OsString::from("--json")));
     train::planned(words)
 }
@@ -37,7 +46,8 @@ pub(super) fn run(args: &PlanArgs, target: &Target) -> Result<Answer, Failure> {
 /// The failure for options that only a search with PyTorch's programs has.
 fn refused(args: &PlanArgs) -> Option<Failure> {
     let given = [
-        ("--goal", args.goal.is_some()),
+        ("--goal memory", args.goal == Some(Goal::Memory)),
+        ("--goal speed", args.goal == Some(Goal::Speed)),
         ("--batch", args.batch.is_some()),
         ("--context", args.context.is_some()),
         ("--host-memory", args.host_memory.is_some()),

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use clap::ValueEnum;
+use plimsoll_alloc::Bytes;
 use plimsoll_gpu::outside::{self, Library, Loading};
 use plimsoll_gpu::{Described, GPUS, Gpu, NotDescribed, Pool, UnknownGpu};
 use plimsoll_standin::settings;
@@ -121,7 +122,7 @@ impl Target {
         }
         if others_bytes > 0 {
             self.environment.push((settings::OTHERS, others_bytes.to_string()));
-            self.options += &format!(" --others {}", bytes::exact(others_bytes));
+            self.options += &format!(" --others {}", Bytes(others_bytes).exact());
         }
         Ok(self)
     }

@@ -61,4 +61,4 @@ mod tensor_parallel;
 pub(crate) use self::row::{Alone, Joins, Levels, Operators, Programs, Shown, Time, Value};
 pub(crate) use self::set::Set;
 pub(crate) use self::table::help;
-pub(crate) use self::technique::{Numbers, Technique};
+pub(crate) use self::technique::{Allowed, Numbers, Technique};

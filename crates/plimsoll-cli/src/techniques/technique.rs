@@ -1,6 +1,9 @@
 //! The names of the techniques, and how much techniques change the numbers. All other facts about them are in
 //! their rows (`row.rs`).
 
+use clap::ValueEnum;
+pub(crate) use plimsoll::fit::Numbers;
+
 /// A technique, in the order of the help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Technique {
@@ -34,23 +37,23 @@ pub(crate) enum Technique {
     OffloadDisk,
 }
 
-/// How much a technique changes losses and parameters, in ascending order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Numbers {
-    /// Bit-identical results.
+/// The techniques that a user allows, by how much they may change losses and parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Allowed {
+    /// Losses and parameters are bit-identical
     Identical,
-    /// The same formulas, rounded differently.
+    /// The same formulas, rounded differently
     Rounding,
-    /// Other formulas.
+    /// Other formulas, such as bf16 autocast
     Changed,
 }
 
-impl Numbers {
-    pub(crate) fn name(self) -> &'static str {
+impl Allowed {
+    pub(crate) fn numbers(self) -> Numbers {
         match self {
-            Numbers::Identical => "identical",
-            Numbers::Rounding => "rounding",
-            Numbers::Changed => "changed",
+            Allowed::Identical => Numbers::Identical,
+            Allowed::Rounding => Numbers::Rounding,
+            Allowed::Changed => Numbers::Changed,
         }
     }
 }

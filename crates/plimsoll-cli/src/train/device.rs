@@ -67,6 +67,11 @@ impl DeviceArgs {
         matches!(self.device, On::Cpu | On::Cuda(_))
     }
 
+    /// Whether the device is the CPU.
+    pub(super) fn is_cpu(&self) -> bool {
+        matches!(self.device, On::Cpu)
+    }
+
     /// Whether the device is a real GPU.
     pub(super) fn is_cuda(&self) -> bool {
         matches!(self.device, On::Cuda(_))

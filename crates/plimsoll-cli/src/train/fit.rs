@@ -1,15 +1,14 @@
 //! `--fit SIZE`: finds the fastest techniques with which a job needs at most that much memory. They are found by
 //! simulated runs of a few steps each.
 
-use plimsoll::checkpoint::Budget;
-use plimsoll::fit::{self, FitOptions, Fitted};
+use plimsoll::fit::{self, FitOptions, Fitted, Numbers, Searched, Simulated};
 use plimsoll::{Bytes, SimConfig};
 use plimsoll_trace::render::words::counted;
 
 use super::job::{Error, Job};
 use super::simulated::simulated;
 use super::smallest;
-use super::techniques::{Chosen, Techniques, options};
+use super::techniques::{Chosen, Techniques};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -17,26 +16,35 @@ use crate::output;
 /// this many times.
 const LESS: (f64, u32) = (0.97, 5);
 
+/// The size of the message in which the first rank sends techniques: ranks exchange messages of the same size.
+const MESSAGE: usize = 512;
+
 /// Sets the job's techniques to the fastest with which it reserves at most `limit` bytes on a device like `sim`.
 ///
 /// # Errors
 /// If nothing fits, with the least memory that the job needs; also the errors of the job.
-pub(super) fn fit(job: &mut Job, sim: &SimConfig, limit: u64) -> Result<Chosen, Failure> {
+pub(super) fn fit(job: &mut Job, sim: &SimConfig, limit: u64, numbers: Numbers) -> Result<Chosen, Failure> {
     output::progress(&format!("looking for the fastest way to train within {}", Bytes(limit)));
-    let free = simulated(job, sim, None)?;
-    let (mut within, mut runs) = (limit, 1);
-    for _ in 0..LESS.1 {
-        let Some(found) = search(job, sim, within)? else { break };
+    let base = job.techniques;
+    let (mut within, mut runs) = (limit, Runs::default());
+    loop {
+        let searched = runs.search(job, sim, within, numbers)?;
+        let least = searched.least().map(|tried| tried.techniques);
+        let Some(found) = searched.fitted().filter(|_| runs.searches <= LESS.1) else {
+            job.techniques = least.unwrap_or(base);
+            return Err(too_small(job, sim, limit)?);
+        };
         job.techniques = found.techniques;
-        runs += found.runs + 1;
         if smallest::passes(job, sim, limit)? {
-            let times_as_long = found.takes.seconds / free.seconds.max(f64::MIN_POSITIVE);
-            output::progress(&chosen(&found, runs, times_as_long));
-            return Ok(Chosen { limit_bytes: limit, runs, times_as_long });
+            let free_s = runs.seconds(&base).unwrap_or(found.takes.seconds);
+            let times_as_long = found.takes.seconds / free_s.max(f64::MIN_POSITIVE);
+            let runs = runs.count + runs.searches;
+            output::progress(&sentence(&found, &base, runs, times_as_long));
+            return Ok(Chosen { limit_bytes: limit, runs, times_as_long, base, tried: found.tried });
         }
+        job.techniques = base;
         within = (within as f64 * LESS.0) as u64;
     }
-    Err(too_small(job, sim, limit)?)
 }
 
 /// [`fit`] on several ranks: the first rank searches, and all ranks use its result, because all must recompute the same
@@ -44,68 +52,142 @@ pub(super) fn fit(job: &mut Job, sim: &SimConfig, limit: u64) -> Result<Chosen, 
 ///
 /// # Errors
 /// The errors of [`fit`] on the first rank; also if a rank is lost.
-pub(super) fn fit_all(job: &mut Job, sim: &SimConfig, limit: u64) -> Result<Chosen, Failure> {
-    let is_first = job.group.rank() == 0;
-    let own = if is_first { Some(fit(job, sim, limit)?) } else { None };
-    let Techniques { activations, accumulate, offload } = job.techniques;
-    let (kind, bytes) = match activations {
-        None => (0, 0),
-        Some(Budget::Bytes(bytes)) => (1, bytes),
-        Some(_) => (2, 0),
-    };
-    let message = [kind, bytes, accumulate as u64].map(u64::to_le_bytes);
-    let all = job.group.all_gather_bytes(message.as_flattened(), "techniques of --fit")?;
-    let number = |i: usize| all[0][8 * i..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    let activations = match number(0) {
-        0 => None,
-        1 => Some(Budget::Bytes(number(1))),
-        _ => Some(Budget::Auto),
-    };
-    job.techniques = Techniques { activations, offload, accumulate: number(2) as usize };
-    Ok(own.unwrap_or(Chosen { limit_bytes: limit, runs: 0, times_as_long: 1.0 }))
+pub(super) fn fit_all(
+    job: &mut Job,
+    sim: &SimConfig,
+    limit: u64,
+    numbers: Numbers,
+) -> Result<Chosen, Failure> {
+    let (is_first, base) = (job.group.rank() == 0, job.techniques);
+    let own = if is_first { Some(fit(job, sim, limit, numbers)?) } else { None };
+    let damaged =
+        |why: serde_json::Error| Failure::new(Exit::RankLost, format!("techniques of --fit: {why}"));
+    let mut message = serde_json::to_vec(&job.techniques).map_err(damaged)?;
+    message.resize(MESSAGE, b' ');
+    let all = job.group.all_gather_bytes(&message, "techniques of --fit")?;
+    job.techniques = serde_json::from_slice(&all[0]).map_err(damaged)?;
+    Ok(own.unwrap_or(Chosen { limit_bytes: limit, runs: 0, times_as_long: 1.0, base, tried: Vec::new() }))
 }
 
-fn chosen(found: &Fitted, runs: u32, times_as_long: f64) -> String {
-    let options = options(&found.techniques);
-    if options.is_empty() {
+/// The simulated runs of a job: those without a limit serve all searches.
+#[derive(Default)]
+pub(super) struct Runs {
+    known: Vec<(Techniques, Option<Simulated>)>,
+    /// The number of runs.
+    count: u32,
+    /// The number of searches.
+    searches: u32,
+}
+
+impl Runs {
+    /// The sets of techniques with which some steps of the job reserve at most `limit` bytes, the fastest first, and
+    /// others that were tried. Does not change the job's own techniques, which all sets contain.
+    ///
+    /// # Errors
+    /// The errors of the job, except out of memory.
+    pub(super) fn search(
+        &mut self,
+        job: &mut Job,
+        sim: &SimConfig,
+        limit: u64,
+        numbers: Numbers,
+    ) -> Result<Searched, Failure> {
+        self.search_of(job, sim, limit, &job.fit_options(numbers))
+    }
+
+    /// [`Runs::search`] with these options.
+    ///
+    /// # Errors
+    /// The errors of the job, except out of memory.
+    pub(super) fn search_of(
+        &mut self,
+        job: &mut Job,
+        sim: &SimConfig,
+        limit: u64,
+        options: &FitOptions,
+    ) -> Result<Searched, Failure> {
+        self.searches += 1;
+        let before = job.techniques;
+        let found = fit::search(limit, options, |techniques, limit| {
+            job.techniques = *techniques;
+            self.run(job, sim, limit)
+        });
+        job.techniques = before;
+        Ok(found?)
+    }
+
+    /// The memory and time of some steps of the job within `limit` bytes, of which the memory outside of the allocator is a
+    /// part; `None` if they do not fit.
+    ///
+    /// # Errors
+    /// The errors of the job, except out of memory.
+    pub(super) fn within(
+        &mut self,
+        job: &mut Job,
+        sim: &SimConfig,
+        limit: u64,
+    ) -> Result<Option<Simulated>, Failure> {
+        let Some(takes) = self.run(job, sim, None)? else { return Ok(None) };
+        let limit = limit.saturating_sub(takes.outside_bytes);
+        if takes.reserved_bytes <= limit {
+            return Ok(Some(takes));
+        }
+        // The allocator returns cached memory when it runs out.
+        let is_hopeless = takes.allocated_bytes > limit;
+        Ok(if is_hopeless { None } else { self.run(job, sim, Some(limit))? })
+    }
+
+    /// The memory and time of some steps of the job; `None` if it runs out of memory.
+    ///
+    /// # Errors
+    /// The errors of the job, except out of memory.
+    pub(super) fn run(
+        &mut self,
+        job: &mut Job,
+        sim: &SimConfig,
+        limit: Option<u64>,
+    ) -> Result<Option<Simulated>, Error> {
+        let known = self.known.iter().find(|(techniques, _)| *techniques == job.techniques);
+        if let (Some((_, takes)), None) = (known, limit) {
+            return Ok(*takes);
+        }
+        self.count += 1;
+        let takes = match simulated(job, sim, limit) {
+            Ok(takes) => Some(takes),
+            Err(Error::Tensor(error)) if fit::is_too_little(&error) => None,
+            Err(other) => return Err(other),
+        };
+        if limit.is_none() {
+            self.known.push((job.techniques, takes));
+        }
+        Ok(takes)
+    }
+
+    /// The time of a step with these techniques, if it is known.
+    fn seconds(&self, techniques: &Techniques) -> Option<f64> {
+        self.known.iter().find(|(known, _)| known == techniques)?.1.map(|takes| takes.seconds)
+    }
+}
+
+fn sentence(found: &Fitted, base: &Techniques, runs: u32, times_as_long: f64) -> String {
+    let added = found.techniques.beyond(base);
+    if added.iter().next().is_none() {
         return format!("fits as it is: {} reserved", Bytes(found.takes.reserved_bytes));
     }
+    let change = 100.0 * (times_as_long - 1.0);
     format!(
-        "chosen of {}: {}, with which a step takes about {:.1} % longer than with enough memory",
+        "chosen of {}: {}, with which a step takes about {:.1} % {} than with enough memory, numbers {}",
         counted(u64::from(runs), "simulated run"),
-        options.join(" "),
-        100.0 * (times_as_long - 1.0)
+        added.options().join(" "),
+        change.abs(),
+        if change < 0.0 { "less" } else { "longer" },
+        added.numbers().name()
     )
 }
 
-/// The fastest techniques with which some steps of the job reserve at most `limit` bytes. Does not change the job's own
-/// techniques.
-pub(super) fn search(job: &mut Job, sim: &SimConfig, limit: u64) -> Result<Option<Fitted>, Failure> {
-    let before = job.techniques;
-    let options = FitOptions {
-        has_blocks: job.can_checkpoint(),
-        offload: before.offload,
-        most_parts: job.parts(),
-        has_exact_parts: job.task.has_exact_parts(),
-    };
-    let found = fit::search(limit, options, |techniques| {
-        job.techniques = *techniques;
-        match simulated(job, sim, Some(limit)) {
-            Ok(takes) => Ok(Some(takes)),
-            Err(Error::Tensor(error)) if fit::is_too_little(&error) => Ok(None),
-            Err(other) => Err(other.into()),
-        }
-    });
-    job.techniques = before;
-    found
-}
-
 /// The failure of a job that does not fit, with the lowest need that was found.
-fn too_small(job: &mut Job, sim: &SimConfig, limit: u64) -> Result<Failure, Failure> {
-    let activations = job.can_checkpoint().then_some(Budget::Auto);
-    let offload = job.techniques.offload;
-    job.techniques = Techniques { activations, offload, accumulate: job.parts() };
-    let options = options(&job.techniques).join(" ");
+fn too_small(job: &Job, sim: &SimConfig, limit: u64) -> Result<Failure, Failure> {
+    let options = job.techniques.options().join(" ");
     let needs = smallest::reserved(job, sim)?;
     let with = if options.is_empty() { String::new() } else { format!(" with {options}") };
     let message = format!(

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use plimsoll::autocast::autocast;
 use plimsoll::data::DataError;
+use plimsoll::fit::{FitOptions, Numbers, Technique};
 use plimsoll::memory::Report;
 use plimsoll::parallel::{Bucket, Reproducible, Shard, ShardedUnit};
 use plimsoll::serialize::SerializeError;
-use plimsoll::{DType, Device, ProcessGroup, TimelineSpan};
+use plimsoll::{Device, ProcessGroup, TimelineSpan};
 
 use super::stop::Signal;
 use super::task::{Sampled, Task};
@@ -25,12 +25,12 @@ pub(crate) struct Job {
     pub(crate) batch_size: usize,
     /// The learning rate, which [`Task::schedule`] changes.
     pub(crate) lr: f64,
-    /// The data type in which products are computed.
-    pub(crate) precision: Precision,
     /// The seed of initial values and of the order of samples.
     pub(crate) seed: u64,
     /// Threads that prepare batches.
     pub(crate) workers: usize,
+    /// Whether the device is the CPU.
+    pub(crate) is_on_host: bool,
     /// Whether steps are captured and replayed.
     pub(crate) capture: bool,
     /// Whether the last step on a simulated GPU is recorded.
@@ -63,14 +63,56 @@ impl Job {
         self.group.size() == 1 && self.reproducible.is_none()
     }
 
-    /// Whether blocks can be checkpointed within a budget.
-    pub(super) fn can_checkpoint(&self) -> bool {
-        self.task.has_blocks() && self.tensor == 1
+    /// Why this job cannot use a technique, if it cannot.
+    fn refusal(&self, technique: Technique) -> Option<&'static str> {
+        let has_whole_parameters = self.shard == Shard::Nothing && self.tensor == 1;
+        match technique {
+            Technique::Activations if !self.task.has_blocks() => Some(
+                "--activations is for networks of blocks: `train gpt`, and `train image --model resnet18` or `resnet50`",
+            ),
+            Technique::Activations if self.tensor > 1 => Some(
+                "--activations does not work with layers that ranks share (`--parallel tp=N`): use --checkpoint",
+            ),
+            Technique::Accumulate if !self.accumulates() => Some(
+                "--accumulate is for one rank, without --reproducible: more ranks already have smaller parts of a batch",
+            ),
+            Technique::AdamW8bit if !self.task.has_adamw() => {
+                Some("--optimizer adamw8bit is for `train gpt`")
+            }
+            Technique::AdamW8bit if !has_whole_parameters => Some(
+                "--optimizer adamw8bit needs complete parameters on each rank: it does not work with --parallel shard or tp=N; use ddp",
+            ),
+            Technique::StepInBackward if !self.accumulates() => Some(
+                "--step-in-backward is for one rank, without --reproducible: several ranks add up gradients before a step",
+            ),
+            Technique::StepInBackward if self.task.clip().is_some() => Some(
+                "--step-in-backward updates parameters before the norm of all gradients is known: add --clip 0",
+            ),
+            Technique::StepInBackward if self.capture => {
+                Some("--step-in-backward does not work with --capture")
+            }
+            Technique::OffloadOptimizer if self.is_on_host => Some(
+                "--offload-optimizer is for GPUs: on the CPU, the optimizer's state is in host memory already",
+            ),
+            Technique::OffloadOptimizer if self.capture => Some(
+                "--offload-optimizer does not work with --capture: a replay moves nothing between the GPU and the host",
+            ),
+            Technique::OffloadOptimizer if !has_whole_parameters => Some(
+                "--offload-optimizer needs complete parameters on each rank: it does not work with --parallel shard or tp=N; use ddp",
+            ),
+            _ => None,
+        }
     }
 
-    /// The maximum number of parts of a batch.
-    pub(super) fn parts(&self) -> usize {
-        if self.accumulates() { self.batch_size } else { 1 }
+    /// The techniques that a search may add to those of this job.
+    pub(super) fn fit_options(&self, numbers: Numbers) -> FitOptions {
+        FitOptions {
+            techniques: Technique::all().filter(|technique| self.refusal(*technique).is_none()).collect(),
+            base: self.techniques,
+            numbers,
+            most_parts: self.batch_size,
+            has_exact_parts: self.task.has_exact_parts(),
+        }
     }
 
     /// Checks the techniques against the rest of the job.
@@ -78,29 +120,19 @@ impl Job {
     /// # Errors
     /// If this job cannot use one of the techniques.
     pub(super) fn check_techniques(&self) -> Result<(), Failure> {
-        let Techniques { activations, offload, accumulate } = self.techniques;
         let wrong = |message: &str| Err(Failure::new(Exit::Usage, message));
-        if activations.is_some() && !self.task.has_blocks() {
-            return wrong(
-                "--activations is for networks of blocks: `train gpt`, and `train image --model resnet18` or `resnet50`",
-            );
+        if let Some(refused) = self.techniques.iter().find_map(|technique| self.refusal(technique)) {
+            return wrong(refused);
         }
-        if activations.is_some() && self.tensor > 1 {
-            return wrong(
-                "--activations does not work with layers that ranks share (`--parallel tp=N`): use --checkpoint",
-            );
+        if let Some((one, other, why)) = self.techniques.conflict() {
+            return wrong(&format!("--{one} does not work with --{other}: {why}"));
         }
-        if offload.is_some() && self.capture {
+        if self.techniques.offload.is_some() && self.capture {
             return wrong(
                 "--offload does not work with --capture: a replay moves nothing between the GPU and the host",
             );
         }
-        if accumulate > 1 && !self.accumulates() {
-            return wrong(
-                "--accumulate is for one rank, without --reproducible: more ranks already have smaller parts of a batch",
-            );
-        }
-        if accumulate > self.batch_size {
+        if self.techniques.accumulate > self.batch_size {
             return wrong("--accumulate has more parts than --batch-size has samples: use fewer parts");
         }
         Ok(())
@@ -180,24 +212,6 @@ pub(crate) enum Precision {
     /// Autocast: matrix products and convolutions in bfloat16; weights, gradients and optimizer state stay float32
     #[value(name = "bfloat16", alias = "bf16")]
     Bfloat16,
-}
-
-impl Precision {
-    /// The type's name.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Precision::Float32 => "float32",
-            Precision::Bfloat16 => "bfloat16",
-        }
-    }
-
-    /// Runs `f` with products computed in this type.
-    pub(super) fn run<T>(self, f: impl FnOnce() -> plimsoll::Result<T>) -> plimsoll::Result<T> {
-        match self {
-            Precision::Float32 => f(),
-            Precision::Bfloat16 => autocast(DType::BF16, f),
-        }
-    }
 }
 
 /// The position of a run.

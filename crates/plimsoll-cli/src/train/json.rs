@@ -1,5 +1,6 @@
 //! A finished or failed job for programs. All sizes are bytes. The schema's name contains its version.
 
+use plimsoll::fit::{Techniques, Tried};
 use plimsoll::memory::Report;
 use plimsoll::parallel::Shard;
 use plimsoll::{Category, CategoryBytes, OutOfMemory};
@@ -13,7 +14,6 @@ use super::smallest::Smallest;
 use super::snapshot::SnapshotFile;
 use super::stop::Signal;
 use super::task::Metric;
-use super::techniques;
 
 /// The schema of a job, including failed ones. Changes of meaning raise the version; new fields do not.
 pub(crate) const SCHEMA: &str = "plimsoll.train/1";
@@ -49,11 +49,12 @@ pub(crate) fn result(
         "ranks": outcome.together.as_ref().map(of_ranks),
         "sample": outcome.sample.as_ref().map(|sample| &sample.text),
         "techniques": savings.iter().map(Saving::json).collect::<Vec<_>>(),
-        "fit": job.fitted.map(|fitted| json!({
+        "fit": job.fitted.as_ref().map(|fitted| json!({
             "limit_bytes": fitted.limit_bytes,
-            "options": techniques::options(&job.techniques),
+            "options": job.techniques.beyond(&fitted.base).options(),
             "simulated_runs": fitted.runs,
             "times_as_long": fitted.times_as_long,
+            "tried": fitted.tried.iter().map(|tried| of_tried(tried, &fitted.base)).collect::<Vec<_>>(),
         })),
     });
     fields[format!("{}_per_s", job.task.unit().plural)] = outcome.units_per_second.into();
@@ -131,10 +132,26 @@ fn of_ranks(together: &Together) -> Value {
     })
 }
 
+fn of_tried(tried: &Tried, base: &Techniques) -> Value {
+    let added = tried.techniques.beyond(base);
+    json!({
+        "options": added.options(),
+        "numbers": added.numbers().name(),
+        "fits": tried.fits,
+        "reserved_bytes": tried.takes.reserved_bytes,
+        "estimated_step_ms": tried.takes.seconds * 1e3,
+    })
+}
+
 fn of_job(job: &Job) -> Value {
     let mut fields = job.task.describe();
     fields.insert("task".to_owned(), job.task.name().into());
-    fields.insert("dtype".to_owned(), job.precision.name().into());
+    let (dtype, adamw) = (job.techniques.bfloat16, job.task.has_adamw());
+    fields.insert("dtype".to_owned(), if dtype { "bfloat16" } else { "float32" }.into());
+    if adamw {
+        let name = if job.techniques.adamw_8bit { "adamw8bit" } else { "adamw" };
+        fields.insert("optimizer".to_owned(), name.into());
+    }
     fields.into()
 }
 

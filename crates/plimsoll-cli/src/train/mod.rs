@@ -3,9 +3,9 @@
 //! `mnist/`, `gpt/` and `image/` are what can be trained, each a `Task` (`task.rs`). `run.rs` is the training loop, the
 //! same for all of them and on every device; `saves/` writes its checkpoints, and `stop.rs` handles signals.
 //! `smallest.rs` finds the smallest limit by running the job on the simulated device, and `fit.rs` the fastest
-//! techniques within a limit; `techniques.rs` lists them, and `savings.rs` says what each saves. `parallel.rs` finds
+//! techniques within a limit; `techniques.rs` is how they were found, and `savings.rs` says what each saves. `parallel.rs` finds
 //! out which rank this process is, `spawn.rs` starts ranks, `model.rs` and `lanes.rs` have the network and the data of
-//! a rank, and `plan.rs` finds the fastest way to share the work. `progress.rs` shows the progress, `snapshot.rs` saves
+//! a rank, and `plan/` finds the fastest way to share the work. `progress.rs` shows the progress, `snapshot.rs` saves
 //! the memory history, `timeline.rs` writes the estimated timeline of a step, and `report.rs` and `json.rs` print the
 //! result. `command.rs` puts them together.
 
@@ -46,6 +46,7 @@ use clap::{Command, FromArgMatches, Subcommand};
 use self::job::Job;
 pub(crate) use self::json::SCHEMA;
 use self::parallel::Start;
+use self::plan::Wish;
 use self::settings::Settings;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
@@ -124,13 +125,14 @@ pub(crate) fn planned(words: Vec<OsString>) -> Result<Answer, Failure> {
 pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     let settings = what.settings();
     if let Some(gpus) = &settings.plan {
-        return plan::run(
+        let wish = Wish {
             gpus,
-            settings.device.memory_limit(),
-            settings.json,
-            what.variants()?,
-            what.shared(),
-        );
+            memory_limit: settings.device.memory_limit(),
+            goal: settings.goal,
+            numbers: settings.numbers.numbers(),
+            as_json: settings.json,
+        };
+        return plan::run(wish, what.variants()?, what.shared());
     }
     settings.parallel.shares(what.shared(), settings.capture)?;
     let (world, device) =
@@ -144,11 +146,12 @@ pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
         job.replicate = settings.parallel.replicate();
         job.tensor = settings.parallel.tensor();
         job.reproducible = settings.parallel.reproducible();
+        job.check_techniques()?;
         if let Some(limit) = settings.fit {
             device.set_memory_limit(limit);
-            job.fitted = Some(fit::fit_all(&mut job, &settings.device.simulated(&device), limit)?);
+            let (sim, numbers) = (settings.device.simulated(&device), settings.numbers.numbers());
+            job.fitted = Some(fit::fit_all(&mut job, &sim, limit, numbers)?);
         }
-        job.check_techniques()?;
         command::run(&mut job, settings, &device, &world)
     });
     if let Err(failure) = &outcome {

@@ -109,6 +109,6 @@ impl Model {
         // This makes the sample independent of how many random numbers training drew.
         device.manual_seed(job.seed);
         let stop = if is_shared { &never } else { stop };
-        no_grad(|| job.precision.run(|| self.network.sample(stop)))
+        no_grad(|| job.techniques.autocast(|| self.network.sample(stop)))
     }
 }

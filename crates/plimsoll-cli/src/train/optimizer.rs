@@ -2,9 +2,9 @@
 
 use clap::ValueEnum;
 use plimsoll::Tensor;
-use plimsoll::optim::{
-    self, Adam, AdamOptions, AdamW, AdamW8bit, AdamW8bitOptions, AdamWOptions, Sgd, SgdOptions,
-};
+use plimsoll::optim::{self, AdamOptions, SgdOptions};
+
+use super::techniques::Techniques;
 
 /// The optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -33,12 +33,17 @@ impl Optimizer {
     }
 
     /// An optimizer of these parameters.
-    pub(crate) fn build(self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn optim::Optimizer> {
+    pub(crate) fn build(
+        self,
+        parameters: Vec<Tensor>,
+        lr: f64,
+        techniques: &Techniques,
+    ) -> plimsoll::Result<Box<dyn optim::Optimizer>> {
         match self {
             Optimizer::Sgd => {
-                Box::new(Sgd::new(parameters, SgdOptions { lr, momentum: 0.9, ..SgdOptions::default() }))
+                techniques.optimizer(parameters, SgdOptions { lr, momentum: 0.9, ..SgdOptions::default() })
             }
-            Optimizer::Adam => Box::new(Adam::new(parameters, AdamOptions { lr, ..AdamOptions::default() })),
+            Optimizer::Adam => techniques.optimizer(parameters, AdamOptions { lr, ..AdamOptions::default() }),
         }
     }
 }
@@ -50,28 +55,6 @@ pub(crate) enum LanguageOptimizer {
     Adamw,
     /// AdamW with its moments in 8 bits, as in bitsandbytes: 2 bytes of state for each weight of a large matrix instead of 8
     Adamw8bit,
-}
-
-impl LanguageOptimizer {
-    /// The name on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            LanguageOptimizer::Adamw => "adamw",
-            LanguageOptimizer::Adamw8bit => "adamw8bit",
-        }
-    }
-
-    /// An optimizer of these parameters.
-    pub(crate) fn build(self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn optim::Optimizer> {
-        match self {
-            LanguageOptimizer::Adamw => {
-                Box::new(AdamW::new(parameters, AdamWOptions { lr, ..AdamWOptions::default() }))
-            }
-            LanguageOptimizer::Adamw8bit => {
-                Box::new(AdamW8bit::new(parameters, AdamW8bitOptions { lr, ..AdamW8bitOptions::default() }))
-            }
-        }
-    }
 }
 
 /// From 1 to 0 along half a cosine, over `horizon` steps.

@@ -161,7 +161,12 @@ fn techniques(out: &mut String, savings: &[Saving]) {
         let saved = Bytes(saving.saved_bytes().unsigned_abs()).to_string();
         let word = if saving.saved_bytes() < 0 { "costs" } else { "saves" };
         let longer = 100.0 * (saving.times_as_long - 1.0);
-        let _ = writeln!(out, "  {:<28} {word} {saved}, step time about {longer:+.1} %", saving.option);
+        let numbers = saving.numbers.name();
+        let _ = writeln!(
+            out,
+            "  {:<28} {word} {saved}, step time about {longer:+.1} %, numbers {numbers}",
+            saving.option
+        );
         let _ = writeln!(out, "  {:<28} in Rust: {}", "", saving.in_rust);
     }
 }

@@ -88,7 +88,7 @@ impl<'a> Run<'a> {
         let parameter_bytes = device.memory_allocated();
         Ok(Run {
             lanes: Lanes::new(job, &model.data, device.has_values())?,
-            optimizer: job.task.optimizer(model.parameters.clone(), job.lr),
+            optimizer: job.task.optimizer(model.parameters.clone(), job.lr, &job.techniques)?,
             captured: job.capture.then(|| CapturedStep::new(device)),
             parameter_bytes,
             progress: Progress::default(),
@@ -359,11 +359,11 @@ impl<'a> Run<'a> {
                 let losses = match job.reproducible {
                     None if job.techniques.accumulate > 1 => {
                         optimizers[0].zero_grad();
-                        let loss = |part: &[Tensor]| job.precision.run(|| network.loss(part));
+                        let loss = |part: &[Tensor]| job.techniques.autocast(|| network.loss(part));
                         vec![backward_in_parts(batch, job.techniques.accumulate, loss)?]
                     }
                     None => {
-                        let loss = job.precision.run(|| network.loss(batch))?;
+                        let loss = job.techniques.autocast(|| network.loss(batch))?;
                         optimizers[0].zero_grad();
                         loss.backward()?;
                         vec![loss]
@@ -373,7 +373,7 @@ impl<'a> Run<'a> {
                         let mut lanes = batch.chunks(per_lane);
                         reproducible.run(group, device, |_| {
                             let lane = lanes.next().unwrap_or_default();
-                            let loss = job.precision.run(|| network.loss(lane))?;
+                            let loss = job.techniques.autocast(|| network.loss(lane))?;
                             loss.backward()?;
                             Ok(loss.detach())
                         })?
@@ -424,7 +424,7 @@ impl<'a> Run<'a> {
                 }
                 let batch = batch?;
                 let tensors = batch.to_device(self.device)?;
-                let score = no_grad(|| self.job.precision.run(|| self.model.network.score(&tensors)))?;
+                let score = no_grad(|| self.job.techniques.autocast(|| self.model.network.score(&tensors)))?;
                 sum += score.unwrap_or(0.0);
                 loader.recycle(batch);
                 batches += 1;
@@ -447,7 +447,7 @@ impl<'a> Run<'a> {
         for _ in batches..self.lanes.most_test_batches {
             let Some(batch) = first_sample(loader).next() else { return Ok(()) };
             let tensors = batch?.to_device(self.device)?;
-            no_grad(|| self.job.precision.run(|| self.model.network.score(&tensors)))?;
+            no_grad(|| self.job.techniques.autocast(|| self.model.network.score(&tensors)))?;
         }
         Ok(())
     }

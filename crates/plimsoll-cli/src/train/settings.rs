@@ -10,12 +10,13 @@ use plimsoll::parallel::Shard;
 use super::device::DeviceArgs;
 use super::job::{Job, Length, Precision};
 use super::parallel::ParallelArgs;
-use super::plan::Gpus;
+use super::plan::{Goal, Gpus};
 use super::saves::SaveArgs;
 use super::task::Task;
 use super::techniques::{self, Techniques};
 use crate::bytes;
 use crate::exit::{Exit, Failure};
+use crate::techniques::Allowed;
 
 #[derive(Args)]
 pub(crate) struct Settings {
@@ -26,11 +27,14 @@ pub(crate) struct Settings {
     /// Do not train: simulate one rank for each way to share the work among these GPUs, such as 16xH200, and print the
     /// fastest way that fits
     #[arg(long, value_name = "NxGPU", help_heading = "Ranks",
-          conflicts_with_all = ["parallel", "reproducible", "capture", "device", "capacity", "save", "save_async", "resume", "snapshot", "log", "timeline", "activations", "offload", "accumulate"])]
+          conflicts_with_all = ["parallel", "reproducible", "capture", "device", "capacity", "save", "save_async", "resume", "snapshot", "log", "timeline", "activations", "offload", "accumulate", "step_in_backward", "offload_optimizer"], group = "search")]
     pub(super) plan: Option<Gpus>,
+    /// With --plan: what to look for
+    #[arg(long, value_enum, default_value = "fit", help_heading = "Ranks", requires = "plan")]
+    pub(super) goal: Goal,
     /// The data type of matrix products and convolutions
     #[arg(long = "dtype", value_enum, value_name = "TYPE", default_value_t = Precision::Float32)]
-    pub(super) precision: Precision,
+    precision: Precision,
     /// Random seed: the same seed gives the same result, bit for bit
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
@@ -53,10 +57,21 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..),
           help_heading = "Less memory")]
     accumulate: u32,
+    /// Update each parameter in the backward pass, as soon as its gradient is complete, and free the gradient. With `train gpt`,
+    /// it needs --clip 0
+    #[arg(long, help_heading = "Less memory")]
+    step_in_backward: bool,
+    /// On a GPU, keep the optimizer's state in pinned host memory between steps
+    #[arg(long, help_heading = "Less memory")]
+    offload_optimizer: bool,
     /// Reserve at most this many bytes, with the fastest combination of the techniques above; found by simulated runs
-    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive, help_heading = "Less memory", group = "budget",
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive, help_heading = "Less memory", groups = ["budget", "search"],
           conflicts_with_all = ["activations", "accumulate", "memory_limit", "plan"])]
     pub(super) fit: Option<u64>,
+    /// With --fit or --plan: how much techniques may change losses and parameters. `changed` also tries --dtype bfloat16 and
+    /// --optimizer adamw8bit
+    #[arg(long, value_enum, default_value = "rounding", help_heading = "Less memory", requires = "search")]
+    pub(super) numbers: Allowed,
     #[command(flatten)]
     pub(super) saves: SaveArgs,
     /// Save the memory history, for PyTorch's viewer; also when memory runs out. With several ranks, only rank 0 saves it
@@ -87,11 +102,12 @@ impl Settings {
     /// # Errors
     /// If ranks share parameters, or `--plan` tries ways in which they do.
     pub(super) fn wants_whole_parameters(&self, option: &str) -> Result<(), Failure> {
-        if self.parallel.shard() == Shard::Nothing && self.parallel.tensor() == 1 && self.plan.is_none() {
+        let is_alone = self.plan.as_ref().is_none_or(Gpus::is_one);
+        if self.parallel.shard() == Shard::Nothing && self.parallel.tensor() == 1 && is_alone {
             return Ok(());
         }
         let message = format!(
-            "{option} needs complete parameters on each rank: it does not work with --parallel shard, tp=N or --plan; use ddp"
+            "{option} needs complete parameters on each rank: it does not work with --parallel shard, tp=N or a --plan of several GPUs; use ddp"
         );
         Err(Failure::new(Exit::Usage, message))
     }
@@ -99,7 +115,7 @@ impl Settings {
     /// A job with these settings.
     pub(super) fn job(&self, task: Box<dyn Task>, length: Length, batch_size: usize, lr: f64) -> Job {
         let workers = usize::from(self.workers);
-        let Settings { precision, seed, capture, .. } = *self;
+        let Settings { seed, capture, .. } = *self;
         let timeline = self.timeline.is_some();
         let group = World::single().group().clone();
         let (shard, reproducible) = (Shard::Nothing, None);
@@ -108,9 +124,9 @@ impl Settings {
             length,
             batch_size,
             lr,
-            precision,
             seed,
             workers,
+            is_on_host: self.device.is_cpu() && self.plan.is_none(),
             capture,
             timeline,
             group,
@@ -122,6 +138,10 @@ impl Settings {
                 activations: self.activations,
                 offload: self.offload,
                 accumulate: self.accumulate as usize,
+                bfloat16: self.precision == Precision::Bfloat16,
+                adamw_8bit: false,
+                step_in_backward: self.step_in_backward,
+                offload_optimizer: self.offload_optimizer,
             },
             fitted: None,
         }

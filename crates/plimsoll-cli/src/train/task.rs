@@ -9,6 +9,7 @@ use plimsoll::{Result, Tensor};
 use serde_json::{Map, Value};
 
 use super::stop::Stop;
+use super::techniques::Techniques;
 
 /// A kind of training: its data, its network, and the names of its results.
 pub(crate) trait Task {
@@ -39,8 +40,21 @@ pub(crate) trait Task {
     /// If memory runs out.
     fn network(&self, scope: &Scope) -> Result<Box<dyn Network>>;
 
-    /// The optimizer of the network's parameters.
-    fn optimizer(&self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn Optimizer>;
+    /// The optimizer of the network's parameters, with those of the techniques that are the optimizer's.
+    ///
+    /// # Errors
+    /// If the parameters cannot be trained with these techniques.
+    fn optimizer(
+        &self,
+        parameters: Vec<Tensor>,
+        lr: f64,
+        techniques: &Techniques,
+    ) -> Result<Box<dyn Optimizer>>;
+
+    /// Whether the optimizer is AdamW, whose moments can have 8 bits.
+    fn has_adamw(&self) -> bool {
+        false
+    }
 
     /// The factor of the learning rate at a step, counted from 0. All epochs together have `horizon` steps.
     fn schedule(&self, step: u64, horizon: u64) -> f64;

@@ -4,16 +4,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_tensor::{Error, HookHandle, Result, Tensor};
 
-use super::Optimizer;
 use super::algorithm::Algorithm;
 use super::optimizer_of::OptimizerOf;
+use super::state_dict::{self, GroupState, OptimizerState};
+use super::{Optimizer, ParamGroup};
 
 /// Updates each of these parameters during the backward pass, as soon as its gradient is complete, then frees the gradient, so
 /// that the gradients of all parameters never exist at once. There is no need to call `step` or `zero_grad`. As the hooks of
 /// PyTorch's tutorial "How to save memory by fusing the optimizer step into the backward pass".
 ///
 /// Techniques that need all gradients at once, such as clipping by their norm or accumulation over several passes, need an
-/// ordinary optimizer. If a step fails, its error ends the backward pass.
+/// ordinary optimizer. If a step fails, its error ends the backward pass. The state dict is that of an ordinary optimizer of
+/// the same parameters, in one group, so each loads the other's.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -115,9 +117,9 @@ impl<O: Algorithm> StepInBackward<O> {
         self.optimizers.iter().for_each(|optimizer| locked(optimizer).set_lr(lr));
     }
 
-    /// The learning rate of each parameter's next step.
-    pub fn lrs(&self) -> Vec<f64> {
-        self.optimizers.iter().flat_map(|optimizer| locked(optimizer).lrs()).collect()
+    /// What `of` returns for the first parameter: all parameters have the same options.
+    fn first<T>(&self, of: impl FnOnce(&mut OptimizerOf<O>) -> T) -> Option<T> {
+        self.optimizers.first().map(|optimizer| of(&mut locked(optimizer)))
     }
 
     /// The number of parameters.
@@ -128,6 +130,84 @@ impl<O: Algorithm> StepInBackward<O> {
     /// Whether there are no parameters.
     pub fn is_empty(&self) -> bool {
         self.optimizers.is_empty()
+    }
+}
+
+impl<O: Algorithm> Optimizer for StepInBackward<O> {
+    /// Steps the parameters that have a gradient: none after a backward pass, which has stepped them.
+    fn step(&mut self) -> Result<()> {
+        self.optimizers.iter().try_for_each(|optimizer| {
+            let mut optimizer = locked(optimizer);
+            let has_gradient = optimizer.parameters().iter().any(|parameter| parameter.grad().is_some());
+            if has_gradient { optimizer.step() } else { Ok(()) }
+        })
+    }
+
+    fn steps_in_backward(&self) -> bool {
+        true
+    }
+
+    fn lrs(&self) -> Vec<f64> {
+        self.first(|optimizer| optimizer.lrs()).unwrap_or_default()
+    }
+
+    fn set_lrs(&mut self, lrs: &[f64]) {
+        self.optimizers.iter().for_each(|optimizer| locked(optimizer).set_lrs(lrs));
+    }
+
+    fn initial_lrs(&mut self) -> Vec<f64> {
+        let each = self.optimizers.iter().map(|optimizer| locked(optimizer).initial_lrs());
+        each.fold(None, |first, lrs| first.or(Some(lrs))).unwrap_or_default()
+    }
+
+    fn momenta(&self) -> Option<Vec<f64>> {
+        self.first(|optimizer| optimizer.momenta())?
+    }
+
+    fn set_momenta(&mut self, momenta: &[f64]) {
+        self.optimizers.iter().for_each(|optimizer| locked(optimizer).set_momenta(momenta));
+    }
+
+    fn parameters(&self) -> Vec<Tensor> {
+        self.optimizers.iter().flat_map(|optimizer| locked(optimizer).parameters()).collect()
+    }
+
+    fn state_dict(&self) -> OptimizerState {
+        let mut all = OptimizerState::default();
+        for (number, optimizer) in self.optimizers.iter().enumerate() {
+            let OptimizerState { state, param_groups } = locked(optimizer).state_dict();
+            all.state.extend(state.into_values().map(|state| (number, state)));
+            if number == 0 {
+                all.param_groups = param_groups;
+            }
+        }
+        all.param_groups.iter_mut().for_each(|group| group.params = (0..self.optimizers.len()).collect());
+        all
+    }
+
+    fn load_state_dict(&mut self, state: &OptimizerState) -> Result<()> {
+        // One group for each parameter, so that all of them are loaded or none.
+        let each = |group: &GroupState| {
+            let alone = |number: &usize| GroupState { params: vec![*number], ..group.clone() };
+            group.params.iter().map(alone).collect::<Vec<_>>()
+        };
+        let param_groups = state.param_groups.iter().flat_map(each).collect();
+        let state = OptimizerState { state: state.state.clone(), param_groups };
+        let mut optimizers: Vec<_> = self.optimizers.iter().map(locked).collect();
+        let mut groups: Vec<ParamGroup<O>> =
+            optimizers.iter_mut().flat_map(|optimizer| optimizer.param_groups.drain(..)).collect();
+        let outcome = state_dict::load(&mut groups, &state);
+        optimizers.iter_mut().zip(groups).for_each(|(optimizer, group)| optimizer.param_groups.push(group));
+        outcome
+    }
+
+    fn steps(&self) -> Vec<u64> {
+        self.optimizers.iter().flat_map(|optimizer| locked(optimizer).steps()).collect()
+    }
+
+    fn set_steps(&mut self, steps: &[u64]) {
+        let each = self.optimizers.iter().zip(steps);
+        each.for_each(|(optimizer, &steps)| locked(optimizer).set_steps(&[steps]));
     }
 }
 

@@ -65,6 +65,12 @@ pub trait Optimizer {
     /// [`members!`](crate::members) lists, and out of memory.
     fn step(&mut self) -> Result<()>;
 
+    /// Whether the backward pass already updates parameters and frees their gradients, which can then be neither clipped nor
+    /// accumulated: see [`step_in_backward`].
+    fn steps_in_backward(&self) -> bool {
+        false
+    }
+
     /// Sets the learning rate of the next step in every group.
     fn set_lr(&mut self, lr: f64) {
         let lrs = vec![lr; self.lrs().len()];

@@ -62,6 +62,11 @@ impl<'a> Fit<'a> {
         if batches.is_empty() {
             return refused("there are no batches to train on");
         }
+        if optimizer.steps_in_backward() && (options.parts > 1 || options.max_norm.is_some()) {
+            return refused(
+                "`accumulate` and `clip_grad_norm` need all gradients after the backward pass, but this optimizer steps in it",
+            );
+        }
         let device = first.device().clone();
         if options.save_every == Some(0) || options.patience == Some(0) {
             return refused("`save_every` and `early_stopping` need at least 1");

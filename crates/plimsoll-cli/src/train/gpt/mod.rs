@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use plimsoll::data::{DataError, DataLoader, Dataset, RandomSampler, Subset, Text, TextError, TextSplit};
 use plimsoll::models::Gpt2Config;
 use plimsoll::nn::Scope;
-use plimsoll::optim::Optimizer;
+use plimsoll::optim::{AdamWOptions, Optimizer};
 use plimsoll::{Result, Tensor};
 use serde_json::{Map, Value, json};
 
@@ -23,6 +23,7 @@ use super::job::{Job, Length};
 use super::optimizer::{LanguageOptimizer, learning_rate};
 use super::settings::Settings;
 use super::task::{CHECKSUM_START, Identity, Metric, Network, Task, Unit, checksum};
+use super::techniques::Techniques;
 use crate::exit::{Exit, Failure};
 
 /// Steps between two evaluations on the validation data. For this job, that is an epoch.
@@ -35,8 +36,6 @@ const WARM_UP: f64 = 100.0;
 const MADE: usize = 500_000;
 /// The context length, unless an option or a published model says another.
 const CONTEXT: usize = 64;
-/// The norm to which gradients are clipped.
-const CLIP: f64 = 1.0;
 
 #[derive(Args)]
 pub(crate) struct GptArgs {
@@ -82,6 +81,9 @@ pub(crate) struct GptArgs {
     /// The learning rate at the end of its 100 warmup steps; it then decays in proportion to 1/sqrt(step)
     #[arg(long, value_name = "RATE", default_value_t = 3e-3, value_parser = learning_rate)]
     lr: f64,
+    /// Scale the gradients of a step so that their norm is at most this; 0 leaves them as they are
+    #[arg(long, value_name = "NORM", default_value_t = 1.0, value_parser = norm)]
+    clip: f64,
     /// Characters to generate at the end; 0 generates none
     #[arg(long, value_name = "N", default_value_t = 400, help_heading = "Sample")]
     sample: u32,
@@ -111,6 +113,13 @@ fn probability(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
+fn norm(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(norm) if norm.is_finite() && norm >= 0.0 => Ok(norm),
+        _ => Err("a norm must be 0 or more".to_owned()),
+    }
+}
+
 fn temperature(text: &str) -> std::result::Result<f64, String> {
     match text.parse::<f64>() {
         Ok(t) if (0.0..=100.0).contains(&t) => Ok(t),
@@ -122,7 +131,7 @@ fn temperature(text: &str) -> std::result::Result<f64, String> {
 struct Gpt {
     name: String,
     symbols: Symbols,
-    optimizer: LanguageOptimizer,
+    clip: f64,
     text: Text,
     parts: TextSplit,
     config: Gpt2Config,
@@ -184,11 +193,13 @@ impl GptArgs {
                 .map_err(|why| Failure::new(Exit::Usage, format!("--prompt: {why}")))?;
         let (name, symbols) = (self.data_name(), self.tokens);
         let describe = self.describe(&text, &parts, &config);
-        let (optimizer, is_published) = (self.optimizer, self.model.is_some());
-        let task = Gpt { name, symbols, optimizer, text, parts, config, is_published, sampling, describe };
+        let (clip, is_published) = (self.clip, self.model.is_some());
+        let task = Gpt { name, symbols, clip, text, parts, config, is_published, sampling, describe };
         let epochs = self.steps.div_ceil(ROUND);
         let length = Length { epochs: Some(epochs), default_epochs: epochs, steps: Some(self.steps) };
-        Ok(self.settings.job(Box::new(task), length, self.batch_size as usize, self.lr))
+        let mut job = self.settings.job(Box::new(task), length, self.batch_size as usize, self.lr);
+        job.techniques.adamw_8bit = self.optimizer == LanguageOptimizer::Adamw8bit;
+        Ok(job)
     }
 
     /// The size of the vocabulary for a text with `own` different tokens: `own`, unless a published model has more.
@@ -233,7 +244,7 @@ impl GptArgs {
             "dropout": self.dropout,
             "checkpoint": self.checkpoint,
             "batch_size": self.batch_size,
-            "optimizer": self.optimizer.name(),
+            "clip": self.clip,
             "lr": self.lr,
             "seed": self.settings.seed,
         });
@@ -286,8 +297,17 @@ impl Task for Gpt {
         Ok(Box::new(LanguageModel::new(scope, self.config.clone(), self.sampling.clone())?))
     }
 
-    fn optimizer(&self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn Optimizer> {
-        self.optimizer.build(parameters, lr)
+    fn optimizer(
+        &self,
+        parameters: Vec<Tensor>,
+        lr: f64,
+        techniques: &Techniques,
+    ) -> Result<Box<dyn Optimizer>> {
+        techniques.adamw(parameters, AdamWOptions { lr, ..AdamWOptions::default() })
+    }
+
+    fn has_adamw(&self) -> bool {
+        true
     }
 
     /// The schedule of "Attention Is All You Need". It does not depend on the number of steps, so a run can be
@@ -298,7 +318,7 @@ impl Task for Gpt {
     }
 
     fn clip(&self) -> Option<f64> {
-        Some(CLIP)
+        (self.clip > 0.0).then_some(self.clip)
     }
 
     fn unit(&self) -> Unit {
@@ -326,10 +346,6 @@ impl Task for Gpt {
         let mut options = options.as_object().cloned().unwrap_or_default();
         if self.is_published {
             options.insert("--model".to_owned(), format!("vocabulary {}", config.vocab_size).into());
-        }
-        // The default is left out, because older checkpoints do not contain this option.
-        if self.optimizer != LanguageOptimizer::Adamw {
-            options.insert("--optimizer".to_owned(), self.optimizer.name().into());
         }
         let symbols = self.text.vocabulary().symbols().unwrap_or_default();
         let mut data = checksum(CHECKSUM_START, symbols.into_bytes());

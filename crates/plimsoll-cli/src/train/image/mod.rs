@@ -19,6 +19,7 @@ use super::job::{Job, Length};
 use super::optimizer::{Optimizer, cosine, learning_rate};
 use super::settings::Settings;
 use super::task::{Identity, Metric, Network, Task, Unit};
+use super::techniques::Techniques;
 use crate::exit::{Exit, Failure};
 
 #[derive(Args)]
@@ -165,8 +166,13 @@ impl Task for Image {
         self.model.build(scope, self.side, self.data.classes.len())
     }
 
-    fn optimizer(&self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn optim::Optimizer> {
-        self.optimizer.build(parameters, lr)
+    fn optimizer(
+        &self,
+        parameters: Vec<Tensor>,
+        lr: f64,
+        techniques: &Techniques,
+    ) -> Result<Box<dyn optim::Optimizer>> {
+        self.optimizer.build(parameters, lr, techniques)
     }
 
     fn schedule(&self, step: u64, horizon: u64) -> f64 {

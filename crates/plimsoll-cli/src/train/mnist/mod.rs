@@ -17,6 +17,7 @@ use super::job::{Job, Length};
 use super::optimizer::{Optimizer, cosine, learning_rate};
 use super::settings::Settings;
 use super::task::{Identity, Metric, Network, Task, Unit};
+use super::techniques::Techniques;
 use crate::exit::Failure;
 use crate::lenet::lenet;
 
@@ -102,8 +103,13 @@ impl Task for Mnist {
         Ok(Classifier::without_blocks(lenet(scope, rows, columns)?))
     }
 
-    fn optimizer(&self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn optim::Optimizer> {
-        self.optimizer.build(parameters, lr)
+    fn optimizer(
+        &self,
+        parameters: Vec<Tensor>,
+        lr: f64,
+        techniques: &Techniques,
+    ) -> Result<Box<dyn optim::Optimizer>> {
+        self.optimizer.build(parameters, lr, techniques)
     }
 
     fn schedule(&self, step: u64, horizon: u64) -> f64 {

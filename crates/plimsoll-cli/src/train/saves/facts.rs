@@ -51,6 +51,9 @@ impl Facts {
         if job.techniques.accumulate > 1 {
             options.insert("--accumulate".to_owned(), job.techniques.accumulate.into());
         }
+        if job.techniques.adamw_8bit {
+            options.insert("--optimizer".to_owned(), "adamw8bit".into());
+        }
         options.insert("--seed".to_owned(), job.seed.into());
         Ok(Facts { task: job.task.name().to_owned(), options, data })
     }
