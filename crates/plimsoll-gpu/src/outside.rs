@@ -17,5 +17,5 @@ mod pages;
 
 pub use crate::figure::{Basis, Figure};
 pub use context::{context, local_memory_bytes, reserve};
-pub use libraries::{Library, Loading, cublas, graph_bytes, stream_bytes};
+pub use libraries::{CUBLAS_HANDLE_BYTES, Library, Loading, cublas, graph_bytes, stream_bytes};
 pub use pages::{PAGE_BYTES, SharedPages, whole_pages};

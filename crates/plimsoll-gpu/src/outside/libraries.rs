@@ -15,7 +15,7 @@ const STREAM_BYTES: u64 = 573_440;
 const PYTORCH_STREAMS: u64 = 128;
 
 /// The size of each cuBLAS handle after the first, measured on an H200. The first use of cuBLAS contains one.
-const CUBLAS_HANDLE_BYTES: u64 = 67_108_864;
+pub const CUBLAS_HANDLE_BYTES: u64 = 67_108_864;
 
 /// The size of a kernel in an instantiated graph.
 const NODE_BYTES: u64 = 2355;

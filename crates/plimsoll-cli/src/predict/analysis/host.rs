@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use plimsoll_gpu::outside::{CUBLAS_HANDLE_BYTES, Library};
+
 use crate::predict::node::Machine;
 use crate::predict::recording::host::{Peak, Phase, Process};
 use crate::protocol::Report;
@@ -16,6 +18,22 @@ pub(crate) const CONTAINERS_SHM_BYTES: u64 = 64 << 20;
 /// NCCL's own memory on the host, for each process and for each communicator, measured on two H100s with NCCL 2.28.9.
 const NCCL_BYTES: u64 = 360_000_000;
 const NCCL_COMMUNICATOR_BYTES: u64 = 1_179_652;
+
+/// The driver's memory on the host for each library that a process uses on the GPU, by the library's name in the report, and for each
+/// further handle of cuBLAS. Measured on an H200 with driver 580.159.04 and PyTorch 2.11 for CUDA 13.0. Kernels that are loaded
+/// later need more.
+const DRIVER_BYTES: [(&str, u64); 6] = [
+    ("context", 32_000_000),
+    ("PyTorch's kernels", 19_000_000),
+    ("cuBLAS", 100_000_000),
+    ("cuDNN", 75_000_000),
+    ("cuFFT", 9_000_000),
+    ("cuSOLVER", 28_000_000),
+];
+const HANDLE_BYTES: u64 = 120_000_000;
+
+/// The same for the kernels of an optimizer.
+const OPTIMIZER_BYTES: u64 = 60_000_000;
 
 /// A process that uses the GPU, with its workers: a rank, or the program itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,12 +55,14 @@ pub(crate) struct Part {
     /// The host memory that NCCL would use. It is added as a measured figure, because the simulated GPU
     /// (plimsoll-standin) runs no NCCL.
     pub(crate) nccl_bytes: u64,
+    /// The same for the driver of the GPU.
+    pub(crate) driver_bytes: u64,
 }
 
 impl Part {
     /// The bytes that Linux cannot drop.
     pub(crate) fn must_bytes(&self) -> u64 {
-        self.peak.must_bytes() + self.workers.bytes + self.nccl_bytes
+        self.peak.must_bytes() + self.workers.bytes + self.nccl_bytes + self.driver_bytes
     }
 }
 
@@ -140,8 +160,9 @@ impl Node {
             let forks = processes.iter().filter(is_fork);
             // A fork begins in its parent's phase, and is in no other phase.
             let forks = forks.filter(|it| it.peaks.iter().any(|its| its.phase == peak.phase));
-            let nccl_bytes = report(main).filter(|_| peak.phase != Phase::Load).map_or(0, nccl_bytes);
-            Part { peak: peak.clone(), workers: Together::of(forks), nccl_bytes }
+            let used = report(main).filter(|_| peak.phase != Phase::Load);
+            let (nccl_bytes, driver_bytes) = (used.map_or(0, nccl_bytes), used.map_or(0, driver_bytes));
+            Part { peak: peak.clone(), workers: Together::of(forks), nccl_bytes, driver_bytes }
         };
         let group = |main: &&Process| Group {
             pid: main.pid,
@@ -243,6 +264,7 @@ impl Node {
             add(BASE, left);
             add("workers' own pages", part.workers.bytes);
             add("NCCL", part.nccl_bytes);
+            add(DRIVER, part.driver_bytes);
         }
         owners.insert("other processes", self.helpers.bytes);
         owners.insert("/dev/shm", self.shm[self.phase as usize]);
@@ -268,6 +290,9 @@ fn sorted(bytes: BTreeMap<&str, u64>) -> Vec<(String, u64)> {
     list
 }
 
+/// The owner of the driver's memory.
+pub(crate) const DRIVER: &str = "the CUDA driver and its libraries";
+
 /// The owner of resident memory that does not belong to any large piece.
 const BASE: &str = "interpreter, libraries and small objects";
 
@@ -281,6 +306,17 @@ fn nccl_bytes(report: &Report) -> u64 {
         0 => 0,
         count => NCCL_BYTES + count * NCCL_COMMUNICATOR_BYTES,
     }
+}
+
+/// The driver's memory on the host for a process with this report.
+fn driver_bytes(report: &Report) -> u64 {
+    let libraries =
+        DRIVER_BYTES.iter().filter(|(name, _)| report.outside.iter().any(|row| row.owner == *name));
+    let libraries: u64 = libraries.map(|(_, bytes)| bytes).sum();
+    let blas = report.outside.iter().find(|row| row.owner == Library::CuBlas.name());
+    let handles = blas.map_or(0, |row| (row.bytes / CUBLAS_HANDLE_BYTES).saturating_sub(1));
+    let optimizer_bytes = if libraries > 0 && report.steps > 0 { OPTIMIZER_BYTES } else { 0 };
+    libraries + handles * HANDLE_BYTES + optimizer_bytes
 }
 
 #[cfg(test)]
@@ -382,6 +418,20 @@ mod tests {
         assert_eq!(step.nccl_bytes, NCCL_BYTES + NCCL_COMMUNICATOR_BYTES);
         assert_eq!((node.workers(), node.phase), (3, Phase::Step));
         assert_eq!(node.must_bytes_in(Phase::Load), 108 + 4, "the workers came later");
+    }
+
+    #[test]
+    fn the_drivers_memory_follows_from_the_libraries_that_are_used_on_the_gpu() {
+        let main = process(10, None, vec![peak(Phase::Load, 100), peak(Phase::Step, 100)]);
+        let mut used = report(10, &["context", "cuBLAS", "streams"]);
+        used.outside[1].bytes = 71_303_168 + 67_108_864;
+        let node = node(&[main], &[used], Machine::default());
+        let [load, step] = [Phase::Load, Phase::Step].map(|phase| node.must_bytes_in(phase));
+        // Two handles of cuBLAS, and the kernels of an optimizer.
+        assert_eq!(step - load, 32_000_000 + 100_000_000 + 120_000_000 + 60_000_000);
+        let owners = node.owners();
+        assert_eq!(owners[0], (DRIVER.to_owned(), step - load));
+        assert_eq!(owners.iter().map(|(_, bytes)| bytes).sum::<u64>(), node.must_bytes());
     }
 
     #[test]

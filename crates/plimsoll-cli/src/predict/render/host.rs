@@ -4,7 +4,7 @@
 use plimsoll_trace::report::{Brief, Cell, Column, Rank, Row, Section, Table};
 use serde_json::{Value, json};
 
-use crate::predict::analysis::host::{CONTAINERS_SHM_BYTES, Group, Node, Part};
+use crate::predict::analysis::host::{CONTAINERS_SHM_BYTES, DRIVER, Group, Node, Part};
 use crate::predict::node::Machine;
 use crate::predict::recording::host::Phase;
 
@@ -83,7 +83,7 @@ pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Sect
     });
     table.notes = [
         "must: anonymous, pinned and shared memory. may: also file pages, which the kernel can drop",
-        "not counted: host memory of the CUDA driver and its libraries on a machine with a GPU",
+        "not counted: host memory for kernels that the CUDA driver loads later, up to some hundred MB",
     ]
     .map(str::to_owned)
     .into_iter()
@@ -179,8 +179,8 @@ fn when(phase: Phase) -> &'static str {
 
 /// Says how an owner's bytes are known: `assumed` or `measured`.
 fn basis(name: &str) -> &'static str {
-    // NCCL does not run here, so its figures come from another machine.
-    if name == "NCCL" { "assumed" } else { "measured" }
+    // NCCL and the driver do not run here, so their figures come from another machine.
+    if name == "NCCL" || name == DRIVER { "assumed" } else { "measured" }
 }
 
 fn value(node: &Node) -> Value {
@@ -193,6 +193,7 @@ fn value(node: &Node) -> Value {
             "pinned_bytes": part.peak.pinned_bytes,
             "shared_bytes": part.peak.shared_bytes,
             "nccl_bytes": part.nccl_bytes,
+            "driver_bytes": part.driver_bytes,
             "workers": part.workers.count,
             "workers_bytes": part.workers.bytes,
         })
