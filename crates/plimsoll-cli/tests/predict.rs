@@ -213,7 +213,9 @@ for _ in range(3):
 fn one_rank_without_the_others_takes_what_it_takes_beside_them() {
     let alone = Torch::new("ranks", SHARDS);
     let mut together = Torch::new("ranks-together", SHARDS);
-    together.python.extend(["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(str::to_owned));
+    together
+        .python
+        .extend(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"].map(str::to_owned));
     let pairs = (0..3).map(|_| {
         let alone = answer(&alone.predict(&["--json", "--devices", "2", "--rank", "1"], &[]), 0);
         assert_eq!(alone["judged"]["process"]["rank"], 1);
@@ -307,7 +309,9 @@ fn cudnn_is_asked_for_its_workspaces_and_the_program_runs_once() {
 #[test]
 fn the_snapshots_of_all_ranks_are_kept_in_a_folder() {
     let mut torch = Torch::new("kept", SHARDS);
-    torch.python.extend(["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(str::to_owned));
+    torch
+        .python
+        .extend(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"].map(str::to_owned));
     let folder = torch.folder.file("kept") + "/";
     let output = torch.predict(&["--json", "--devices", "2", "--snapshot", &folder], &[]);
     let report = answer(&output, 0);
@@ -390,7 +394,9 @@ assert every.tolist() == [3, 4], every
 #[test]
 fn ranks_hear_what_others_send_them() {
     let mut torch = Torch::new("agrees", AGREES);
-    torch.python.extend(["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(str::to_owned));
+    torch
+        .python
+        .extend(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"].map(str::to_owned));
     answer(&torch.predict(&["--json", "--devices", "2"], &[]), 0);
 }
 
