@@ -350,9 +350,11 @@ fn what_an_agent_adds_before_each_of_many_trainings_is_computed() {
     // 64 MiB in each round, and 96 MiB at the peak: `data` is a copy, and the next copy is made before it is freed.
     let first = report["summary"].as_str().expect("a sentence");
     assert!(
-        first.starts_with("grows by 64.06 MiB a round of the outer loop: out of memory at about round 8"),
+        first.starts_with("grows by 64.06 MiB a round of the outer loop: out of memory at about round "),
         "{first}"
     );
+    // It runs out in round 85. How near the answer is depends on how many rounds were run.
+    assert!((80..100).contains(&growth["out_at"].as_u64().expect("a round")), "{growth}");
     let report = answer(&torch.predict(&options, &["clears"]), 0);
     assert!(report["growth"].is_null() && report["verdict"]["is"] == "fits", "{report}");
 }
