@@ -148,19 +148,12 @@ impl Tensor {
     #[track_caller]
     pub fn unique_counts(&self) -> Result<(Tensor, Tensor, Tensor)> {
         let _entry = Entry::here();
-        want_values("unique", "the elements", self.device())?;
-        no_grad(|| {
-            let flat = self.detach().reshape(&[-1])?;
-            if flat.numel() == 0 {
-                let none = flat.to_dtype(DType::I64)?;
-                return Ok((flat, none.reshape(self.shape())?, none));
-            }
+        self.distinct("unique", |flat| {
             let (sorted, order) = flat.sort(0, false)?;
             let (starts, number) = runs(&sorted)?;
             let inverse = number.zeros_like()?;
             inverse.scatter_(0, &order, &number)?;
-            let counts = inverse.bincount(None, 0)?;
-            Ok((sorted.masked_select(&starts)?, inverse.reshape(self.shape())?, counts))
+            Ok((sorted.masked_select(&starts)?, inverse))
         })
     }
 
@@ -192,16 +185,30 @@ impl Tensor {
     #[track_caller]
     pub fn unique_consecutive_counts(&self) -> Result<(Tensor, Tensor, Tensor)> {
         let _entry = Entry::here();
-        want_values("unique_consecutive", "the elements", self.device())?;
+        self.distinct("unique_consecutive", |flat| {
+            let (starts, number) = runs(flat)?;
+            Ok((flat.masked_select(&starts)?, number))
+        })
+    }
+
+    /// Distinct elements, the index of each element in them, and how often each one occurs. `find` returns the first two for a
+    /// vector with elements.
+    #[track_caller]
+    fn distinct(
+        &self,
+        op: &'static str,
+        find: impl FnOnce(&Tensor) -> Result<(Tensor, Tensor)>,
+    ) -> Result<(Tensor, Tensor, Tensor)> {
+        want_values(op, "the elements", self.device())?;
         no_grad(|| {
             let flat = self.detach().reshape(&[-1])?;
             if flat.numel() == 0 {
                 let none = flat.to_dtype(DType::I64)?;
                 return Ok((flat, none.reshape(self.shape())?, none));
             }
-            let (starts, number) = runs(&flat)?;
-            let counts = number.bincount(None, 0)?;
-            Ok((flat.masked_select(&starts)?, number.reshape(self.shape())?, counts))
+            let (values, inverse) = find(&flat)?;
+            let counts = inverse.bincount(None, 0)?;
+            Ok((values, inverse.reshape(self.shape())?, counts))
         })
     }
 }
