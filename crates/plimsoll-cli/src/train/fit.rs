@@ -116,8 +116,8 @@ impl Runs {
         Ok(found?)
     }
 
-    /// The memory and time of some steps of the job within `limit` bytes, of which the memory outside of the allocator is a
-    /// part; `None` if they do not fit.
+    /// The memory and time of some steps of the job; `None` if they need more than `limit` bytes, including the memory outside
+    /// of the allocator.
     ///
     /// # Errors
     /// The errors of the job, except out of memory.

@@ -20,8 +20,8 @@ import linecache
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from types import CodeType, FrameType
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from .. import allocator, frames, protocol
@@ -34,7 +34,7 @@ from .heavy import Heavy
 from .late_growth import LateGrowth
 from .lengths import LOADERS, length
 from .levels import is_unended
-from .outer import Outer
+from .outer import Loops, Outer
 from .trainers import Callbacks
 
 LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after the steps
@@ -44,8 +44,6 @@ IDLE_TIME = 1.0
 MODELS = 4  # after the steps, this many new models count as new code
 REST_TIME = 5.0  # IDLE_TIME if the code after these steps may need memory
 RUN_ON_TIME = 8.0  # the loop of the steps runs to its end if that takes at most this many seconds of CPU time
-
-Loops = Sequence[tuple[Any, CodeType]]  # the loops around the requested steps, the innermost first
 
 
 class Loaders:
